@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An object's bytes, near: reference-counted, pinned at one identity.  Readers of generations use blobs and nothing below.
+ * Today a blob reads straight from its store; a block cache goes in here.
+ */
+#ifndef CACHE_BLOB_H
+#define CACHE_BLOB_H
+
+#include "cache/store.h"
+#include "codec/io.h"
+
+struct blob {
+	char *key;
+	uint64_t size;
+	int64_t mtime_ns;
+	struct identity id;
+	/* private */
+	struct handle *handle;
+	char *copy; /* small objects are held in memory: size bytes */
+	int refs;   /* atomic */
+};
+
+/* Opens an object as listed.  With `keep` its bytes are read now and held in memory (companion files up to 1 MiB), so that it outlives the object. */
+int blob_open(struct store *s, const struct object *object, bool keep, struct blob **out, struct why *why) MUST_CHECK;
+struct blob *blob_ref(struct blob *b);
+void blob_unref(struct blob *b); /* NULL is fine */
+/* Exactly len bytes or -errno (-EBADMSG: the range is not inside). Blocks, with the store's deadline. */
+int blob_read(struct blob *b, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* As a codec source; the blob is borrowed. */
+struct source blob_source(struct blob *b);
+bool identity_equal(const struct identity *a, const struct identity *b);
+/* 32 hex digits and a NUL. */
+void identity_hex(const struct identity *id, char out[33]);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small file helpers: full reads and writes, directories, paths.  All return 0 or -errno, block, and retry EINTR. */
+#ifndef CACHE_FILEIO_H
+#define CACHE_FILEIO_H
+
+#include "codec/base.h"
+#include "codec/io.h"
+
+/* Reads exactly len bytes at off; -ENODATA when the file ends before. */
+int file_pread(int fd, void *dst, size_t len, uint64_t off);
+int file_pwrite(int fd, const void *src, size_t len, uint64_t off);
+/* Creates a directory and its parents (mode 0700 & ~umask for new ones); existing ones are fine. */
+int file_mkdirs(const char *path);
+/* Reads a whole file of at most max bytes; *out is malloc'ed and NUL-terminated (not counted).  -EFBIG. */
+int file_slurp(int dirfd, const char *path, size_t max, char **out, size_t *out_len);
+/* Writes a file as temp + fsync + rename + fsync of the directory. */
+int file_replace(const char *path, const void *bytes, size_t len);
+/* malloc'ed "a/b"; a may end in '/'; NULL: out of memory. */
+char *path_join(const char *a, const char *b);
+/* True for a relative path without empty, "." or ".." components, NUL-free, components ≤ 255 bytes, ≤ 4095 bytes in all. */
+bool path_is_safe(const char *path);
+/* Source over a file descriptor, which stays the caller's.  size as fstat has it. */
+int source_fd(int fd, struct source *out);
+/* Sink over a file descriptor (ctx is the pointer, which must stay valid). */
+struct sink sink_fd(const int *fd);
+
+#endif
