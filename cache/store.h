@@ -13,6 +13,7 @@
 #define CACHE_STORE_H
 
 #include "codec/base.h"
+#include "codec/io.h"
 
 struct identity {
 	uint8_t bytes[16];
@@ -62,7 +63,6 @@ struct store_ops {
 	void (*free)(struct store *s);
 };
 
-struct source;
 struct store {
 	const struct store_ops *ops;
 	char *name; /* for people, without secrets: what the user gave */

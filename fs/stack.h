@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stack: the composition root.  Builds the layers in order from options, destroys them in reverse.  The one place that names concrete stores. */
+#ifndef FS_STACK_H
+#define FS_STACK_H
+
+#include "fs/opts.h"
+#include "fs/run.h"
+#include "fs/watch.h"
+
+struct stack {
+	struct opts *opts; /* borrowed */
+	struct store *store, *base;
+	struct cachedir *cache;
+	bool cache_in_memory;
+	struct nodes *nodes;
+	struct history *history; /* NULL for tools */
+	struct run *run;
+	struct watch *watch; /* NULL for tools */
+	int64_t started_real_ns;
+};
+
+/* with_history: as a mount has it (history and watch, thread not started); without: a tool that calls run_scan() and run_build() itself. No threads are started. */
+int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why) MUST_CHECK;
+void stack_free(struct stack *s); /* stops the watch first; NULL is fine */
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Watch: the thread that notices new objects (the store's notification, --poll, or a refresh) and runs run_scan(); also the only thread that
+ * builds generations, so requests for a pinned version are handed to it.
+ */
+#ifndef FS_WATCH_H
+#define FS_WATCH_H
+
+#include "fs/run.h"
+
+struct watch; /* opaque */
+/* No thread yet. */
+int watch_new(struct run *run, struct history *history, int64_t poll_ns, struct watch **out) MUST_CHECK;
+int watch_start(struct watch *w) MUST_CHECK;
+/* Stops and joins the thread; requests that wait get -ECANCELED. */
+void watch_stop(struct watch *w);
+void watch_free(struct watch *w);
+
+/* Scans now; with `wait` returns when a scan that began after the call has ended: its result. */
+int watch_refresh(struct watch *w, bool wait) MUST_CHECK;
+/* Brings a version into the history and pins it.  Blocks. */
+int watch_pin(struct watch *w, uint64_t version, struct why *why) MUST_CHECK;
+
+#endif
