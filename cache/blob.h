@@ -20,7 +20,8 @@ struct blob {
 	int refs;   /* atomic */
 };
 
-/* Opens an object as listed.  With `keep` its bytes are read now and held in memory (companion files up to 1 MiB), so that it outlives the object. */
+/* Opens an object as listed.  With `keep` its bytes are read now and held in memory, so that it outlives the object
+ * (companion files; one beyond 1 MiB is opened like any other). */
 int blob_open(struct store *s, const struct object *object, bool keep, struct blob **out, struct why *why) MUST_CHECK;
 struct blob *blob_ref(struct blob *b);
 void blob_unref(struct blob *b); /* NULL is fine */

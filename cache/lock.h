@@ -32,7 +32,7 @@ void lock_take(struct lock *lock);
 void lock_release(struct lock *lock);
 void condition_init(struct condition *c);
 void condition_destroy(struct condition *c);
-/* Waits with `lock` released; until_mono_ns < 0 waits for ever.  Returns 0 or -ETIMEDOUT.  Spurious wake-ups happen. */
+/* Waits with `lock` released; until_mono_ns < 0 waits for ever (it is real time: clock_fake() has no part in it).  Returns 0 or -ETIMEDOUT.  Spurious wake-ups happen. */
 int condition_wait(struct condition *c, struct lock *lock, int64_t until_mono_ns);
 void condition_broadcast(struct condition *c);
 

@@ -24,7 +24,8 @@ struct object {
 	uint64_t size;
 	int64_t mtime_ns;
 	struct identity id;
-	int err;	  /* 0, or why it cannot be used as listed: ELOOP, EACCES, EISDIR/ENXIO (not a regular file), ENAMETOOLONG, EILSEQ (name not UTF-8) */
+	int err;	  /* 0, or why it cannot be used as listed: ELOOP, EACCES, EISDIR/ENXIO (not a regular file), ENAMETOOLONG, EILSEQ (name not UTF-8),
+		   * ENOENT (a symbolic link to nothing).  An entry with err may also be a directory that cannot be read. */
 };
 
 struct listing {
@@ -86,7 +87,8 @@ int store_read(struct handle *h, uint64_t off, void *dst, size_t len) MUST_CHECK
 /* Writes an object so that readers see nothing or all of it (temp + fsync + rename).  Creates parent directories. */
 int store_put(struct store *s, const char *key, const struct source *src, struct why *why) MUST_CHECK;
 
-/* A file descriptor that polls readable when something in the store may have changed, or -1; then drain it. */
+/* A file descriptor that polls readable when something in the store may have changed, or -1; then drain it, and list after that.
+ * It belongs to the store.  A hint only (very many directories are not all watched, a network file system tells nothing): list now and then anyway. */
 int store_watch_fd(struct store *s);
 void store_watch_drain(struct store *s);
 void store_free(struct store *s); /* all handles must be closed; NULL is fine */
@@ -94,8 +96,8 @@ void store_free(struct store *s); /* all handles must be closed; NULL is fine */
 /* ---- a local directory ---- */
 
 /* follow: symbolic links may lead out of the directory (a --base in a hub cache does), otherwise such an object gets err ELOOP.
- * -ENOENT/-ENOTDIR/-EACCES with a sentence. The identity is made of device, inode, size and mtime. Reads check before and
- * after that size and mtime are still those of the pinned identity: -ESTALE when the file was rewritten in place. Deleting or replacing (rename)
+ * -ENOENT/-ENOTDIR/-EACCES with a sentence. The identity is made of device, inode, size and mtime. Reads check
+ * afterwards that size and mtime are still those of the pinned identity: -ESTALE when the file was rewritten in place. Deleting or replacing (rename)
  * the file does not disturb a handle.  Inotify watches directories that exist and such as appear later. */
 int store_dir_new(const char *path, bool follow, struct store **out, struct why *why) MUST_CHECK;
 

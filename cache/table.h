@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A hash table from u64 or string keys to pointers: the only user of uthash, with allocation failure as an error instead of exit().
- * Not locked: the owner's lock guards it.  Values are borrowed.
+ * Not locked: the owner's lock guards it.  Values are borrowed and never NULL.
  */
 #ifndef CACHE_TABLE_H
 #define CACHE_TABLE_H

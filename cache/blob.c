@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blobs: an object's bytes, shared by reference.
+ *
+ * A blob either holds the store's handle and reads through it, or, for small objects that are to
+ * outlive their file, a copy in memory; never both, so a descriptor is not kept for what is in
+ * memory. Nothing of a blob changes after blob_open() but the count of references, hence no lock:
+ * any number of threads may read at once.
+ */
+#include "cache/blob.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { KEEP_MAX = 1 << 20 };
+
+static int read_copy(struct blob *b, struct why *why)
+{
+	char shown[256];
+	int rc;
+
+	b->copy = malloc((size_t)b->size + 1);
+	if (b->copy == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	rc = store_read(b->handle, 0, b->copy, (size_t)b->size);
+	if (rc < 0)
+		return why_set(why, -rc, "'%s' cannot be read: %s",
+			       printable(shown, sizeof(shown), b->key, strlen(b->key)),
+			       rc == -ESTALE ? "it changed meanwhile" : strerrordesc_np(-rc));
+	store_close(b->handle);
+	b->handle = NULL;
+	return 0;
+}
+
+int blob_open(struct store *s, const struct object *object, bool keep, struct blob **out,
+	      struct why *why)
+{
+	struct blob *b = calloc(1, sizeof(*b));
+	int rc;
+
+	if (b == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	b->refs = 1;
+	b->size = object->size;
+	b->mtime_ns = object->mtime_ns;
+	b->id = object->id;
+	b->key = strdup(object->key);
+	if (b->key == NULL) {
+		rc = why_set(why, ENOMEM, "out of memory");
+		goto out;
+	}
+	rc = store_open(s, object, &b->handle, why);
+	if (rc == 0 && keep && b->size <= KEEP_MAX)
+		rc = read_copy(b, why);
+out:
+	if (rc == 0)
+		*out = b;
+	else
+		blob_unref(b);
+	return rc;
+}
+
+struct blob *blob_ref(struct blob *b)
+{
+	__atomic_add_fetch(&b->refs, 1, __ATOMIC_RELAXED);
+	return b;
+}
+
+void blob_unref(struct blob *b)
+{
+	int left;
+
+	if (b == NULL)
+		return;
+	left = __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL);
+	assert(left >= 0);
+	if (left > 0)
+		return;
+	store_close(b->handle);
+	free(b->copy);
+	free(b->key);
+	free(b);
+}
+
+int blob_read(struct blob *b, uint64_t off, void *dst, size_t len)
+{
+	uint64_t end;
+
+	if (b->copy == NULL)
+		return store_read(b->handle, off, dst, len);
+	if (add_overflows(off, len, &end) || end > b->size)
+		return -EBADMSG;
+	if (len > 0)
+		memcpy(dst, b->copy + off, len);
+	return 0;
+}
+
+static int blob_source_read(void *ctx, uint64_t off, void *dst, size_t len)
+{
+	return blob_read(ctx, off, dst, len);
+}
+
+struct source blob_source(struct blob *b)
+{
+	return (struct source){.read = blob_source_read, .ctx = b, .size = b->size};
+}
+
+bool identity_equal(const struct identity *a, const struct identity *b)
+{
+	return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
+}
+
+void identity_hex(const struct identity *id, char out[33])
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < sizeof(id->bytes); i++) {
+		out[2 * i] = digits[id->bytes[i] >> 4];
+		out[2 * i + 1] = digits[id->bytes[i] & 15];
+	}
+	out[32] = '\0';
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every store shares: the checks in front of its operations, and the forms that are built on
+ * top of them (a blocking read on the asynchronous one, looking up a key in a listing).
+ *
+ * A store's own functions may rely on it: keys to put are safe relative paths, an object to open
+ * was usable when listed, a range to fetch is not empty and lies inside the pinned object.  There
+ * is no state here.  Waiting happens only in store_read(), on a condition of its own.
+ */
+#include "cache/store.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "cache/fileio.h"
+#include "cache/lock.h"
+#include "codec/io.h"
+
+int store_list(struct store *s, const char *prefix, struct listing *out, struct why *why)
+{
+	return s->ops->list(s, prefix != NULL ? prefix : "", out, why);
+}
+
+void listing_release(struct listing *l)
+{
+	for (size_t i = 0; i < l->count; i++)
+		free(l->v[i].key);
+	free(l->v);
+	l->v = NULL;
+	l->count = 0;
+}
+
+static int compare_key(const void *key, const void *object)
+{
+	return strcmp(key, ((const struct object *)object)->key);
+}
+
+const struct object *listing_find(const struct listing *l, const char *key)
+{
+	if (l->count == 0)
+		return NULL;
+	return bsearch(key, l->v, l->count, sizeof(l->v[0]), compare_key);
+}
+
+static const char *unusable(int err)
+{
+	switch (err) {
+	case ELOOP: return "is a symbolic link that leads out of the store or in a circle";
+	case ENOENT: return "is a symbolic link to nothing";
+	case EACCES: return "cannot be read: permission denied";
+	case ENAMETOOLONG: return "lies too deep or has too long a path";
+	case EILSEQ: return "has a name that is not UTF-8";
+	default: return "is not a regular file";
+	}
+}
+
+int store_open(struct store *s, const struct object *object, struct handle **out, struct why *why)
+{
+	char shown[256];
+
+	if (object->err != 0)
+		return why_set(why, object->err, "'%s' %s",
+			       printable(shown, sizeof(shown), object->key, strlen(object->key)),
+			       unusable(object->err));
+	return s->ops->open(s, object, out, why);
+}
+
+void store_close(struct handle *h)
+{
+	if (h != NULL)
+		h->store->ops->close(h);
+}
+
+int store_settled(struct handle *h)
+{
+	return h->store->ops->settled != NULL ? h->store->ops->settled(h) : 0;
+}
+
+void store_fetch(struct fetch *f)
+{
+	uint64_t end;
+
+	assert(f->handle != NULL && f->done != NULL);
+	if (add_overflows(f->off, f->len, &end) || end > f->handle->size)
+		f->done(f, -EBADMSG);
+	else if (f->len == 0)
+		f->done(f, 0);
+	else
+		f->handle->store->ops->fetch(f);
+}
+
+struct waiter {
+	struct lock lock;
+	struct condition cond;
+	bool done; /* guarded by lock */
+	int err;   /* guarded by lock */
+};
+
+static void waiter_done(struct fetch *f, int err)
+{
+	struct waiter *w = f->ctx;
+
+	lock_take(&w->lock);
+	w->err = err;
+	w->done = true;
+	condition_broadcast(&w->cond);
+	lock_release(&w->lock);
+}
+
+int store_read(struct handle *h, uint64_t off, void *dst, size_t len)
+{
+	struct waiter w = {0};
+	struct fetch f = {
+		.handle = h,
+		.off = off,
+		.len = len,
+		.dst = dst,
+		.deadline_mono_ns = -1,
+		.done = waiter_done,
+		.ctx = &w,
+	};
+
+	lock_init(&w.lock, LOCK_QUEUE);
+	condition_init(&w.cond);
+	store_fetch(&f);
+	/* No deadline of our own: the store keeps its own, and until done() the buffer is its. */
+	lock_take(&w.lock);
+	while (!w.done)
+		(void)condition_wait(&w.cond, &w.lock, -1);
+	lock_release(&w.lock);
+	condition_destroy(&w.cond);
+	lock_destroy(&w.lock);
+	return w.err;
+}
+
+int store_put(struct store *s, const char *key, const struct source *src, struct why *why)
+{
+	char shown[256];
+
+	if (!path_is_safe(key))
+		return why_set(why, EINVAL, "'%s' cannot be the name of an object",
+			       printable(shown, sizeof(shown), key, strlen(key)));
+	if (s->ops->put == NULL)
+		return why_set(why, ENOTSUP, "%s cannot be written to", s->name);
+	return s->ops->put(s, key, src, why);
+}
+
+int store_watch_fd(struct store *s)
+{
+	return s->ops->watch_fd != NULL ? s->ops->watch_fd(s) : -1;
+}
+
+void store_watch_drain(struct store *s)
+{
+	if (s->ops->watch_drain != NULL)
+		s->ops->watch_drain(s);
+}
+
+void store_free(struct store *s)
+{
+	if (s != NULL)
+		s->ops->free(s);
+}
