@@ -174,27 +174,36 @@ static const char *show_shape(char *dst, size_t cap, const struct entry *e)
 	return dst;
 }
 
+/* Refuses the entry's size; the shape becomes text only now, as most entries are fine. */
+static int bad_size(struct parser *p, const struct entry *e, const struct st_tensor *t,
+		    const char *what)
+{
+	char shape[120];
+
+	return why_set(p->why, EBADMSG, "shape [%s] of %s %s", show_shape(shape, sizeof(shape), e),
+		       st_dtype_name(t->dtype), what);
+}
+
 /* Compares the size that shape and dtype ask for with data_offsets. */
 static int check_size(struct parser *p, const struct entry *e, struct st_tensor *t)
 {
-	const char *dtype = st_dtype_name(t->dtype);
 	uint64_t numel = 1, bits;
-	char shape[120];
+	char what[120];
 
-	show_shape(shape, sizeof(shape), e);
 	for (unsigned i = 0; i < e->rank; i++)
 		if (mul_overflows(numel, e->shape[i], &numel))
-			return why_set(p->why, EBADMSG, "shape [%s] overflows 64 bits", shape);
+			return bad_size(p, e, t, "overflows 64 bits");
 	if (mul_overflows(numel, st_dtype_bits(t->dtype), &bits))
-		return why_set(p->why, EBADMSG, "shape [%s] of %s overflows 64 bits", shape, dtype);
+		return bad_size(p, e, t, "overflows 64 bits");
 	if (bits % 8 != 0)
-		return why_set(p->why, EBADMSG, "shape [%s] of %s does not fill whole bytes", shape,
-			       dtype);
-	if (t->end - t->begin != bits / 8)
-		return why_set(p->why, EBADMSG,
-			       "data_offsets [%" PRIu64 ", %" PRIu64 "] hold %" PRIu64
-			       " bytes but shape [%s] of %s needs %" PRIu64,
-			       t->begin, t->end, t->end - t->begin, shape, dtype, bits / 8);
+		return bad_size(p, e, t, "does not fill whole bytes");
+	if (t->end - t->begin != bits / 8) {
+		snprintf(what, sizeof(what),
+			 "needs %" PRIu64 " bytes but data_offsets [%" PRIu64 ", %" PRIu64
+			 "] hold %" PRIu64,
+			 bits / 8, t->begin, t->end, t->end - t->begin);
+		return bad_size(p, e, t, what);
+	}
 	t->numel = numel;
 	return 0;
 }
@@ -237,7 +246,7 @@ static int parse_entry(struct parser *p, struct st_tensor *t)
 static int parse_name(struct parser *p, const struct st_json_str *key, struct st_tensor *t)
 {
 	char shown[ST_SHOWN];
-	size_t len;
+	size_t len = 0;
 	int rc = keep_string(p, key, &t->name, &len);
 
 	if (rc < 0)
@@ -246,13 +255,13 @@ static int parse_name(struct parser *p, const struct st_json_str *key, struct st
 		return why_set(p->why, EBADMSG,
 			       "byte %td of the header: a tensor has an empty name",
 			       key->raw - p->json.begin);
-	printable(shown, sizeof(shown), t->name, len);
 	if (len > ST_NAME_MAX)
 		return why_set(p->why, EBADMSG,
-			       "tensor \"%s\": its name of %zu bytes passes the limit of %d", shown,
-			       len, ST_NAME_MAX);
+			       "tensor \"%s\": its name of %zu bytes passes the limit of %d",
+			       printable(shown, sizeof(shown), t->name, len), len, ST_NAME_MAX);
 	if (memchr(t->name, '\0', len) != NULL)
-		return why_set(p->why, EBADMSG, "tensor \"%s\": its name has a NUL", shown);
+		return why_set(p->why, EBADMSG, "tensor \"%s\": its name has a NUL",
+			       printable(shown, sizeof(shown), t->name, len));
 	t->name_len = (uint32_t)len;
 	return 0;
 }
@@ -283,7 +292,7 @@ static int parse_meta_string(struct parser *p, const struct st_json_str *str, co
 			     const char **out_text)
 {
 	char shown[ST_SHOWN];
-	size_t len;
+	size_t len = 0;
 	int rc = keep_string(p, str, out_text, &len);
 
 	if (rc == 0 && memchr(*out_text, '\0', len) != NULL)
