@@ -34,11 +34,12 @@ struct delta {
 	const struct format *format;
 	struct st_header *header; /* owned */
 	struct part *parts;	  /* count of them, sorted by name; owned */
+	char *names;		  /* owned; backs part names that are not keys of the file */
 	size_t count;
 	size_t full, sparse;   /* how many parts of each kind */
 	uint64_t changed;      /* sum over parts */
-	char generation[32];   /* for people: "TRL v1.3", "TRL v3 (gap_delta)", "safetensors" */
-	int encoding;	       /* format's own: TRL_RAW, TRL_GAP */
+	char generation[32];   /* for people: "TRL v1", "TRL v2/v3 (gap_delta)", "safetensors" */
+	int encoding;	       /* format's own (codec/readers.h) */
 	bool holes_legal;      /* the writer's numbering may skip numbers (zero-change syncs) */
 	int64_t model_version; /* as the metadata has it, or -1 */
 	int64_t base_version;  /* version this one applies to, or -1 when the format does not say */
@@ -48,7 +49,8 @@ struct format {
 	const char *name; /* as shown in status: "trl" */
 	/* Is this object ours?  Looks at keys and metadata only. */
 	bool (*probe)(const struct st_header *header);
-	/* Fills everything of *delta but format and header; parts may be left unsorted. */
+	/* Fills *delta but for format, header and the totals over parts; parts may be left unsorted.  What it
+	 * allocated is freed by delta_free(), also after a failure. */
 	int (*open)(const struct st_header *header, struct delta *delta, struct why *why);
 	/* See delta_encode(). */
 	int (*encode)(const struct delta *delta, const struct part *part, const struct source *src,

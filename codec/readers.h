@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The readers behind the registry of codec/format.h, and what they share.  For codec/format.c and
+ * codec/read_*.c only; everyone else goes through delta_open().
+ */
+#ifndef CODEC_READERS_H
+#define CODEC_READERS_H
+
+#include "codec/format.h"
+
+/* TRL's sparse patches and full files, every generation (codec/read_trl.c). */
+extern const struct format format_trl;
+/* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
+extern const struct format format_full;
+
+/* struct delta's `encoding` of a TRL object: how the indices of the file are written.
+ * RAW: absolute positions, unsigned 32-bit.  GAP: unchanged elements in front of each changed one,
+ * U16 or U32 per tensor.  MIXED: the file does not say and has tensors of both kinds.  NONE:
+ * nothing sparse in the file. */
+enum trl_encoding { TRL_NONE, TRL_RAW, TRL_GAP, TRL_MIXED };
+
+/* Describes a tensor of the file as a FULL part; name and shape stay the header's. */
+void part_full(struct part *part, const struct st_header *header, const struct st_tensor *tensor);
+
+/* Room for `count` parts in delta->parts (zeroed); -ENOMEM with a sentence. */
+int delta_reserve(struct delta *delta, size_t count, struct why *why) MUST_CHECK;
+
+#endif
