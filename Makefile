@@ -1,24 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+#
 # weightfs: build, test, install.  `make help` lists the targets.
 #
 # VARIANT=release|debug|asan|tsan works with every target; objects go to build/$(VARIANT)/.
+# (fuzz is a variant too, for `make fuzz`: clang with libFuzzer.)
 # PREFIX and DESTDIR as usual.
 
 VARIANT ?= release
 PREFIX ?= /usr/local
 DESTDIR ?=
-CC ?= gcc
 VERSION := 0.1.0
 
 B := build/$(VARIANT)
-VENV := build/venv
+VENV ?= build/venv
 PY := $(VENV)/bin/python
+JOBS ?= $(shell nproc)
+# Seconds for each fuzz target, and how often `make soak` repeats the mount tests.
+FUZZ_SECONDS ?= 600
+SOAK_ROUNDS ?= 5
+# What `make test` runs of tests/mount under the sanitizers: pytest's choice, as arguments.
+SANITIZED ?= -m quick tests/mount
+# Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.
+PYTEST_ARGS ?=
+
+# A list of targets in a make of its own: what setup installed is seen then, and -j is ours
+# unless the caller has chosen it.
+SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 
 CFLAGS_release := -O3 -g -DNDEBUG
 CFLAGS_debug := -O0 -g3
 CFLAGS_asan := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CFLAGS_tsan := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+CFLAGS_fuzz := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+	-fno-sanitize-recover=undefined
 LDFLAGS_asan := -fsanitize=address,undefined
 LDFLAGS_tsan := -fsanitize=thread
+LDFLAGS_fuzz := -fsanitize=address,undefined
+
+ifeq ($(VARIANT),fuzz)
+CC := clang
+else ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS ?= print_stacktrace=1
+export TSAN_OPTIONS ?= second_deadlock_stack=1
+export WEIGHTFS_VARIANT := $(VARIANT)
+
+# ThreadSanitizer of some compilers cannot live with a kernel that randomises addresses widely.
+RUN_tsan := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+RUN := $(RUN_$(VARIANT))
 
 # libfuse: its newest API that this machine's version has.
 FUSE_API := $(shell pkg-config --atleast-version=3.17 fuse3 2>/dev/null && echo 317 || \
@@ -31,7 +63,8 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointe
 	-Wwrite-strings -Wvla -Wno-unused-parameter -Wno-missing-field-initializers
 CPPFLAGS += -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DWEIGHTFS_VERSION='"$(VERSION)"' -I.
 CFLAGS ?= $(CFLAGS_$(VARIANT))
-ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -fno-strict-aliasing -MMD -MP
+# No fused multiply-add: `simulate` writes the same run for a seed whatever the machine.
+ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -fno-strict-aliasing -ffp-contract=off -MMD -MP
 ALL_LDFLAGS = $(LDFLAGS) $(LDFLAGS_$(VARIANT))
 
 # One archive per layer, so that an upward call does not link.
@@ -45,7 +78,11 @@ obj = $(patsubst %.c,$(B)/%.o,$(1))
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRC))
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
-FUZZ_REPLAY := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+BENCH_BIN := $(patsubst tests/bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+C_FILES = $(wildcard $(addsuffix /*.[ch],codec cache cache/remote fs tools tests/fuzz tests/bench \
+	tests/unit/codec tests/unit/cache tests/unit/fs))
 
 .PHONY: all
 all: $(B)/weightfs ## build the program: build/VARIANT/weightfs
@@ -67,6 +104,14 @@ $(B)/%.a:
 $(B)/weightfs: $(call obj,$(TOOLS_SRC)) $(B)/front.a $(B)/core.a $(B)/cache.a $(B)/codec.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(FUSE_LIBS) $(LIBS)
 
+# ---- what the targets below need on the machine ----
+
+.PHONY: setup setup-build
+setup-build: ## install what building needs, where it is missing (C toolchain and libraries)
+	@tools/setup.sh build
+setup: ## install what everything needs, where it is missing (setup-build, clang, Python packages)
+	@VENV=$(VENV) tools/setup.sh all
+
 # ---- tests: a unit test links its own layer's archive and those below, nothing else ----
 
 $(B)/unit/codec/%: $(B)/tests/unit/codec/%.o $(B)/codec.a
@@ -78,13 +123,101 @@ $(B)/unit/cache/%: $(B)/tests/unit/cache/%.o $(B)/cache.a $(B)/codec.a
 $(B)/unit/fs/%: $(B)/tests/unit/fs/%.o $(B)/core.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
-$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/driver.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+$(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
 
+# A fuzz target is the same program twice: with a driver that replays files (any compiler), and
+# with libFuzzer (VARIANT=fuzz).
+ifeq ($(VARIANT),fuzz)
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LIBS)
+else
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/driver.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+endif
+
 .PHONY: unit
 unit: $(UNIT_BIN) ## build and run the unit tests
-	@set -e; for t in $(UNIT_BIN); do echo "== $$t"; $$t; done
+	@set -e; for t in $(UNIT_BIN); do echo "== $$t"; $(RUN) $$t; done
+
+.PHONY: replay
+replay: $(FUZZ_BIN) ## run every fuzz target over its corpus, without a fuzzer
+	@set -e; for t in $(FUZZ_BIN); do echo "== $$t"; \
+		$(RUN) $$t tests/fuzz/corpus/$$(basename $$t | sed s/^fuzz_//); done
+
+.PHONY: pytest
+pytest: all ## run the Python tests (PYTEST_ARGS='-k word -x')
+	$(RUN) $(PY) -m pytest -c tests/pytest.ini --rootdir tests $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(B)/codec.a ## style, layers, lengths, format: what a script can hold
+	@VENV=$(VENV) CODEC_A=$(B)/codec.a tools/lint.sh
+
+.PHONY: format
+format: ## format the C sources
+	$(VENV)/bin/clang-format -i $(C_FILES)
+
+# The order: what fails fastest first; pytest's closing line last.
+.PHONY: test check
+check: setup ## what needs neither root nor a mount: lint, unit tests, replay of the fuzz corpus
+	$(SUBMAKE) all lint
+	$(SUBMAKE) unit
+	$(SUBMAKE) replay
+test: setup ## everything: check, the same under asan and tsan, the mount and interop tests
+	$(SUBMAKE) VARIANT=release all lint
+	$(SUBMAKE) VARIANT=release unit
+	$(SUBMAKE) VARIANT=release replay
+	$(SUBMAKE) VARIANT=asan all unit
+	$(SUBMAKE) VARIANT=asan replay
+	$(SUBMAKE) VARIANT=tsan all unit
+	$(SUBMAKE) VARIANT=asan pytest PYTEST_ARGS='$(SANITIZED)'
+	$(SUBMAKE) VARIANT=tsan pytest PYTEST_ARGS='$(SANITIZED)'
+	$(SUBMAKE) VARIANT=release pytest
+
+# ---- longer: hunting and measuring ----
+
+.PHONY: fuzz fuzz-run soak bench demo
+fuzz: setup ## fuzz each parser for FUZZ_SECONDS (600) with libFuzzer
+	$(SUBMAKE) VARIANT=fuzz fuzz-run
+fuzz-run: $(FUZZ_BIN)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh $(FUZZ_BIN)
+soak: setup ## long hunts: `fuzz`, then the mount tests SOAK_ROUNDS (5) times in each variant
+	$(SUBMAKE) fuzz
+	@set -e; for round in $$(seq $(SOAK_ROUNDS)); do for v in release asan tsan; do \
+		echo "== round $$round, $$v"; \
+		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done
+bench: setup-build ## run the benchmarks
+	$(SUBMAKE) all $(BENCH_BIN)
+	@set -e; for b in $(BENCH_BIN); do echo "== $$b"; $$b; done
+demo: setup-build ## a simulated run, mounted and checked version by version with plain tools
+	@$(SUBMAKE) VARIANT=release all
+	@tools/demo.sh build/release/weightfs
+
+# ---- install ----
+
+BINDIR := $(DESTDIR)$(PREFIX)/bin
+MANDIR := $(DESTDIR)$(PREFIX)/share/man/man1
+COMPDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
+# mount(8) looks for its helpers in /sbin only; a private PREFIX keeps the helper to itself.
+SBINDIR := $(DESTDIR)$(if $(filter /usr /usr/local,$(PREFIX)),,$(PREFIX))/sbin
+INSTALLED := $(BINDIR)/weightfs $(MANDIR)/weightfs.1 $(COMPDIR)/weightfs \
+	$(UNITDIR)/weightfs@.service $(SBINDIR)/mount.fuse.weightfs
+at_prefix = sed 's|@PREFIX@|$(PREFIX)|g' $(1) >$(2) && chmod $(3) $(2)
+
+.PHONY: install uninstall
+install: all ## install under PREFIX (/usr/local): program, man page, completion, unit, mount helper
+	install -d $(sort $(dir $(INSTALLED)))
+	install -m 755 $(B)/weightfs $(BINDIR)/weightfs
+	install -m 644 tools/weightfs.1 $(MANDIR)/weightfs.1
+	install -m 644 tools/weightfs.bash $(COMPDIR)/weightfs
+	$(call at_prefix,tools/weightfs@.service,$(UNITDIR)/weightfs@.service,644)
+	$(call at_prefix,tools/mount.fuse.weightfs,$(SBINDIR)/mount.fuse.weightfs,755)
+uninstall: ## remove exactly what install put there
+	rm -f $(INSTALLED)
 
 .PHONY: clean
 clean: ## remove what was built (keeps the Python environment)
@@ -92,7 +225,7 @@ clean: ## remove what was built (keeps the Python environment)
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/\1\t/' | expand -t 12
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 .SECONDARY:
