@@ -57,7 +57,8 @@ struct patch {
 	uint8_t width; /* 1, 2, 4, 8 */
 };
 
-/* Checks the head and that the directory fits (not the payload) and makes the view.  Reads 32 bytes and the last entry.
+/* Checks the head, that the directory fits and that `len` is what its last entry says, and makes the view.  Reads 32
+ * bytes and that entry.
  * -EBADMSG, or -ENOTSUP for a newer form version, with a sentence. */
 int patch_open(const void *blob, uint64_t len, struct patch *out_patch, struct why *why) MUST_CHECK;
 
@@ -65,26 +66,29 @@ int patch_open(const void *blob, uint64_t len, struct patch *out_patch, struct w
  * block, `changed` equal to the sum.  Reads the whole blob. */
 int patch_check(const struct patch *patch, struct why *why) MUST_CHECK;
 
-/* Applies the patch to bytes [off, off + len) of the tensor, which dst holds.  The range may start or end inside an element.
- * Writes only inside dst[0..len), whatever the blob contains; -EBADMSG when a block is malformed (dst then unspecified) or
- * the range is not inside the tensor.  Does not allocate or block. */
+/* Applies the patch to bytes [off, off + len) of the tensor, which dst holds.  The range may start or end inside an
+ * element; for ADD it may only end inside one, since the sum's upper bytes need the lower ones: -EINVAL unless off is a
+ * multiple of the width (a caller rounds its read down to an element).  Writes only inside dst[0..len), whatever the blob
+ * contains; -EBADMSG when a block is malformed (dst then unspecified) or the range is not inside the tensor.  Does not
+ * look for everything that patch_check() does: an unchecked blob may give wrong bytes.  Does not allocate or block. */
 int patch_apply(const struct patch *patch, uint64_t off, void *dst, size_t len) MUST_CHECK;
 
 /* Hints the CPU to fetch what patch_apply() of this range will touch. */
 void patch_prefetch(const struct patch *patch, uint64_t off, size_t len);
 
-/* Bytes of directory and payload that patch_apply() of this range reads (for counters and bounds). */
+/* Bytes of directory and payload that patch_apply() of this range reads (for counters and bounds), without the
+ * few that its binary search in a cut block looks at.  0 when the range is empty or not inside the tensor. */
 uint64_t patch_cost(const struct patch *patch, uint64_t off, size_t len);
 
 /* ---- making one ---- */
 
-struct patch_writer; /* opaque; holds one block and the directory */
+struct patch_writer; /* opaque; holds one block, 256 KiB of output and the directory */
 
 /* Starts a blob at sink offset `at` (a multiple of 8).  The sink is borrowed until end or abort.  NULL: out of memory. */
 struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t numel, const struct sink *sink, uint64_t at);
 
 /* Adds n elements: positions strictly ascending, also across calls, and below numel; values n*width bytes.
- * -EBADMSG with a sentence that has the position otherwise; a sink's error is passed on.  After an error only free is allowed. */
+ * -EBADMSG with a sentence that has the position otherwise; -EFBIG when the blob would pass 1 TiB; a sink's error is passed on.  After an error only free is allowed. */
 int patch_writer_add(struct patch_writer *w, const uint64_t *positions, const void *values, size_t n, struct why *why) MUST_CHECK;
 
 /* Writes what is left and the directory; *out_len is the blob's length (a multiple of 8), *out_changed may be NULL. */
@@ -95,7 +99,7 @@ void patch_writer_free(struct patch_writer *w); /* NULL is fine */
 uint64_t patch_bound(unsigned width, uint64_t numel, uint64_t changed);
 
 /* Merges k patches of the same tensor, oldest first, into one blob with the same effect.  SET then SET keeps the last, SET then
- * ADD/XOR is SET, ADD adds (sums of zero are dropped), XOR likewise; ADD with XOR (without a SET in between) cannot be
+ * ADD/XOR is SET, ADD adds (sums of zero are dropped), XOR likewise; ADD with XOR (without a SET after them) cannot be
  * expressed: -ENOTSUP.  A SET over part of what ADD/XOR changed cannot either: -ENOTSUP.  All must agree in numel and width (-EINVAL).
  * Works block by block: memory is a few MB whatever the size.  *out_len 0 and nothing written when nothing is left to change. */
 int patch_merge(const struct patch *const *patches, size_t k, const struct sink *sink, uint64_t at, uint64_t *out_len,

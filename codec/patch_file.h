@@ -35,8 +35,10 @@ struct patch_file_writer; /* opaque */
 int patch_file_writer_new(const char *const *names, size_t count, const struct st_meta *meta, size_t meta_count,
 			  const struct sink *sink, struct patch_file_writer **out_writer, struct why *why) MUST_CHECK;
 
-/* Where the next blob has to go, for patch_writer_new() or patch_merge() on patch_file_writer_sink(), which hashes what
- * is written; then patch_file_writer_took() with the index into names and the blob's length (0: no blob; nothing recorded). */
+/* Where the next blob has to go, for patch_writer_new() or patch_merge() on patch_file_writer_sink(), which is the sink
+ * given; then patch_file_writer_took() with the index into names and the blob's length (0: no blob; nothing recorded).
+ * took: -EINVAL for an index out of range or not above the last one with a blob or a length that is not a multiple of 8,
+ * -EFBIG when the file passes 10^15 bytes. */
 uint64_t patch_file_writer_at(const struct patch_file_writer *w);
 const struct sink *patch_file_writer_sink(struct patch_file_writer *w);
 int patch_file_writer_took(struct patch_file_writer *w, size_t index, uint64_t len) MUST_CHECK;

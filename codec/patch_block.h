@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the patch form: what its reader, writer and merger share.  Not for other modules.
+ *
+ * A struct patch_block is one directory entry whose extents have been checked: its positions and
+ * values lie inside the payload.  The positions themselves have not been looked at: whoever uses
+ * them checks them, except that in a block of PATCH_BLOCK elements no u16 can be out of the block.
+ */
+#ifndef CODEC_PATCH_BLOCK_H
+#define CODEC_PATCH_BLOCK_H
+
+#include "codec/patch.h"
+
+#define PATCH_INLINE static inline __attribute__((always_inline))
+#define PATCH_MAGIC  "WFP\0"
+
+enum {
+	PATCH_OFFSET_BITS = 40,
+	PATCH_COUNT_BITS = 17,
+	PATCH_WRITE_BUFFER = 256 * 1024, /* bytes of payload gathered before the sink sees them */
+};
+
+#define PATCH_OFFSET_MAX ((UINT64_C(1) << PATCH_OFFSET_BITS) - 1)
+
+struct patch_block {
+	const uint8_t *positions; /* count u16, RAW only */
+	const uint8_t *values;
+	uint32_t count;
+	uint32_t elements; /* PATCH_BLOCK, less in the last block */
+	unsigned form;	   /* enum patch_form */
+};
+
+/* What a directory entry says; nothing checked. */
+struct patch_entry {
+	uint64_t offset, end;
+	uint32_t count, elements;
+	unsigned form;
+};
+
+PATCH_INLINE uint64_t patch_entry_pack(uint64_t offset, uint32_t count, unsigned form)
+{
+	return offset | (uint64_t)count << PATCH_OFFSET_BITS |
+	       (uint64_t)form << (PATCH_OFFSET_BITS + PATCH_COUNT_BITS);
+}
+
+PATCH_INLINE uint64_t patch_blocks(uint64_t numel)
+{
+	return numel / PATCH_BLOCK + (numel % PATCH_BLOCK != 0);
+}
+
+PATCH_INLINE uint32_t patch_block_elements(uint64_t numel, uint64_t block)
+{
+	return (uint32_t)MIN(numel - (block << PATCH_BLOCK_SHIFT), (uint64_t)PATCH_BLOCK);
+}
+
+PATCH_INLINE uint64_t patch_block_size(const struct patch_entry *e, unsigned width)
+{
+	return e->form == PATCH_RAW ? (uint64_t)e->count * (2 + width)
+				    : (uint64_t)e->elements * width;
+}
+
+PATCH_INLINE struct patch_entry patch_entry_at(const struct patch *p, uint64_t block)
+{
+	uint64_t e = load_le64(p->dir + 8 * block), next = load_le64(p->dir + 8 * block + 8);
+
+	return (struct patch_entry){
+		.offset = e & PATCH_OFFSET_MAX,
+		.end = next & PATCH_OFFSET_MAX,
+		.count = (uint32_t)(e >> PATCH_OFFSET_BITS) & ((1U << PATCH_COUNT_BITS) - 1),
+		.elements = patch_block_elements(p->numel, block),
+		.form = (unsigned)(e >> (PATCH_OFFSET_BITS + PATCH_COUNT_BITS)),
+	};
+}
+
+/* block < p->blocks.  -EBADMSG when what the entry promises is not inside the payload. */
+PATCH_INLINE int patch_block_at(const struct patch *p, uint64_t block, struct patch_block *out)
+{
+	struct patch_entry e = patch_entry_at(p, block);
+
+	if (e.end > p->payload_len || e.offset > e.end || e.count > e.elements ||
+	    e.form > PATCH_DENSE || (e.form == PATCH_DENSE && e.count != e.elements) ||
+	    patch_block_size(&e, p->width) > e.end - e.offset)
+		return -EBADMSG;
+	out->positions = p->payload + e.offset;
+	out->values = out->positions + (e.form == PATCH_RAW ? 2 * (size_t)e.count : 0);
+	out->count = e.count;
+	out->elements = e.elements;
+	out->form = e.form;
+	return 0;
+}
+
+/* One element as a number; width is a constant where this is inlined into a loop. */
+PATCH_INLINE uint64_t patch_load(const uint8_t *p, unsigned width)
+{
+	switch (width) {
+	case 1: return *p;
+	case 2: return load_le16(p);
+	case 4: return load_le32(p);
+	default: return load_le64(p);
+	}
+}
+
+PATCH_INLINE void patch_store(uint8_t *p, uint64_t v, unsigned width)
+{
+	switch (width) {
+	case 1: *p = (uint8_t)v; break;
+	case 2: store_le16(p, (uint16_t)v); break;
+	case 4: store_le32(p, (uint32_t)v); break;
+	default: store_le64(p, v);
+	}
+}
+
+/* Changes the element at dst by the value, as op says. */
+PATCH_INLINE void patch_change(uint8_t *dst, const uint8_t *value, enum patch_op op, unsigned width)
+{
+	uint64_t v = patch_load(value, width);
+
+	if (op == PATCH_ADD)
+		v += patch_load(dst, width);
+	else if (op == PATCH_XOR)
+		v ^= patch_load(dst, width);
+	patch_store(dst, v, width);
+}
+
+/* Changes n elements in a row. */
+PATCH_INLINE void patch_change_row(uint8_t *restrict dst, const uint8_t *restrict values, size_t n,
+				   enum patch_op op, unsigned width)
+{
+	if (op == PATCH_SET) {
+		memcpy(dst, values, n * width);
+	} else if (op == PATCH_XOR) {
+		for (size_t i = 0; i < n * width; i++)
+			dst[i] ^= values[i];
+	} else {
+		for (size_t i = 0; i < n; i++)
+			patch_change(dst + i * width, values + i * width, op, width);
+	}
+}
+
+/* 0 ... 3 for widths 1, 2, 4, 8: the column of the tables of loops. */
+PATCH_INLINE unsigned patch_width_log(unsigned width)
+{
+	return (unsigned)__builtin_ctz(width);
+}
+
+/*
+ * The writer.  The merger fills positions[] and values[] of a block itself and calls
+ * patch_writer_block(); patch_writer_add() does the same with what it is given.
+ */
+struct patch_writer {
+	const struct sink *sink;
+	uint64_t at; /* the blob in the sink */
+	uint64_t numel, blocks;
+	uint64_t changed; /* in the blocks that are done */
+	uint64_t payload; /* bytes of payload so far, buffered ones included */
+	uint64_t next;	  /* directory entries below are filled in */
+	uint64_t block;	  /* whose elements are in positions[] */
+	uint32_t count;	  /* of positions[] */
+	uint64_t floor;	  /* the least position that may come */
+	size_t buffered;
+	enum patch_op op;
+	unsigned width;
+	uint8_t *front;	    /* owned: head and directory */
+	uint8_t *positions; /* owned: PATCH_BLOCK u16 */
+	uint8_t *values;    /* owned: PATCH_BLOCK elements */
+	uint8_t *buffer;    /* owned: PATCH_WRITE_BUFFER bytes */
+};
+
+/* Writes the `count` elements in positions[] and values[] as block `block`, which must be above all
+ * blocks written before, and empties them. */
+int patch_writer_block(struct patch_writer *w, uint64_t block, uint32_t count,
+		       struct why *why) MUST_CHECK;
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Merging patches of one tensor into one with the same effect.
+ *
+ * Block by block: the patches are applied, oldest first, to a scratch block of zeros, and a bitmap
+ * notes which elements were touched.  On zeros SET, ADD and XOR leave just the value that a merged
+ * patch has to have, also when an ADD or XOR follows a SET.  Then the touched elements go to the
+ * writer and their scratch back to zero.
+ *
+ * When all patches have the same operation that is all.  Otherwise kinds[], instead of the bitmap,
+ * has the operation that each element now needs (0: none, KIND_NONE: none can do it), and a patch
+ * form with one operation per tensor can express the result only if all that is left needs the same
+ * one.
+ *
+ * Inputs may be malformed: what they say is bounded as in patch_apply().  One call uses one thread.
+ */
+#include "codec/patch.h"
+#include "codec/patch_block.h"
+
+#include <stdlib.h>
+
+enum {
+	WORDS = PATCH_BLOCK / 64,
+	KIND_NONE = 255, /* no operation can express it: ADD and XOR came together */
+};
+
+struct merger {
+	struct patch_writer *writer;
+	uint8_t *scratch;  /* PATCH_BLOCK elements, zero between blocks */
+	uint64_t *touched; /* PATCH_BLOCK bits, zero between blocks; unused with kinds */
+	uint8_t *kinds;	   /* a kind per element, zero between blocks; NULL: one operation */
+	uint8_t kind;	   /* with kinds: what all elements kept so far need, 0 before the first */
+	unsigned width;
+};
+
+/* ---- into the scratch ---- */
+
+PATCH_INLINE int gather(struct merger *m, const struct patch_block *blk, enum patch_op op,
+			unsigned width)
+{
+	uint8_t *restrict scratch = m->scratch;
+	uint64_t *restrict touched = m->touched;
+
+	if (blk->form == PATCH_DENSE) {
+		patch_change_row(scratch, blk->values, blk->elements, op, width);
+		for (uint32_t i = 0; i < blk->elements; i += 64)
+			touched[i / 64] |= blk->elements - i >= 64
+						   ? ~UINT64_C(0)
+						   : (UINT64_C(1) << (blk->elements - i)) - 1;
+		return 0;
+	}
+	for (size_t i = 0; i < blk->count; i++) {
+		uint32_t pos = load_le16(blk->positions + 2 * i);
+
+		if (pos >= blk->elements)
+			return -EBADMSG;
+		patch_change(scratch + (size_t)pos * width, blk->values + i * width, op, width);
+		touched[pos / 64] |= UINT64_C(1) << pos % 64;
+	}
+	return 0;
+}
+
+/* What an element needs now that op changes it too. */
+static uint8_t kind_after(uint8_t kind, enum patch_op op)
+{
+	if (op == PATCH_SET || kind == 0)
+		return op;
+	return kind == PATCH_SET || kind == op ? kind : KIND_NONE;
+}
+
+/* The same for patches of several operations, one element at a time. */
+static int gather_mixed(struct merger *m, const struct patch_block *blk, enum patch_op op)
+{
+	const unsigned w = m->width;
+
+	for (size_t i = 0; i < blk->count; i++) {
+		size_t pos = blk->form == PATCH_DENSE ? i : load_le16(blk->positions + 2 * i);
+		const uint8_t *value = blk->values + i * w;
+		uint8_t *at = m->scratch + pos * w, *kind = m->kinds + pos;
+
+		if (pos >= blk->elements)
+			return -EBADMSG;
+		if (op != PATCH_SET && patch_load(value, w) == 0)
+			continue;
+		*kind = kind_after(*kind, op);
+		patch_change(at, value, op, w);
+		if ((*kind == PATCH_ADD || *kind == PATCH_XOR) && patch_load(at, w) == 0)
+			*kind = 0;
+	}
+	return 0;
+}
+
+/* ---- and out again ---- */
+
+PATCH_INLINE uint32_t emit(struct merger *m, bool zeros, unsigned width)
+{
+	uint8_t *restrict positions = m->writer->positions, *restrict values = m->writer->values;
+	uint8_t *restrict scratch = m->scratch;
+	uint32_t n = 0;
+
+	for (uint32_t word = 0; word < WORDS; word++) {
+		uint64_t bits = m->touched[word];
+
+		m->touched[word] = 0;
+		for (; bits != 0; bits &= bits - 1) {
+			uint32_t pos = word * 64 + (uint32_t)__builtin_ctzll(bits);
+			uint64_t v = patch_load(scratch + (size_t)pos * width, width);
+
+			/* Without a branch: the next one overwrites what does not count. */
+			store_le16(positions + 2 * n, (uint16_t)pos);
+			patch_store(values + (size_t)n * width, v, width);
+			patch_store(scratch + (size_t)pos * width, 0, width);
+			n += zeros || v != 0;
+		}
+	}
+	return n;
+}
+
+static int emit_mixed(struct merger *m, uint32_t *out_count, struct why *why)
+{
+	const unsigned w = m->width;
+	uint32_t n = 0;
+
+	for (size_t pos = 0; pos < PATCH_BLOCK; pos++) {
+		uint8_t kind = m->kinds[pos];
+
+		if (kind == 0)
+			continue;
+		if (m->kind == 0)
+			m->kind = kind;
+		if (kind == KIND_NONE || m->kind != kind)
+			return why_set(why, ENOTSUP,
+				       "patches that set, add and xor different elements cannot "
+				       "be merged into one: keep them apart");
+		store_le16(m->writer->positions + 2 * n, (uint16_t)pos);
+		memcpy(m->writer->values + (size_t)n * w, m->scratch + pos * w, w);
+		n++;
+	}
+	memset(m->kinds, 0, PATCH_BLOCK);
+	memset(m->scratch, 0, (size_t)PATCH_BLOCK * w);
+	if (n > 0)
+		m->writer->op = m->kind;
+	*out_count = n;
+	return 0;
+}
+
+/* ---- one loop per operation and width ---- */
+
+#define GATHER(op, width)                                                                          \
+	static int gather_##op##_##width(struct merger *m, const struct patch_block *blk)          \
+	{                                                                                          \
+		return gather(m, blk, op, width);                                                  \
+	}
+#define GATHERS(op) GATHER(op, 1) GATHER(op, 2) GATHER(op, 4) GATHER(op, 8)
+#define ENTRIES(op) {gather_##op##_1, gather_##op##_2, gather_##op##_4, gather_##op##_8}
+
+GATHERS(PATCH_SET)
+GATHERS(PATCH_ADD)
+GATHERS(PATCH_XOR)
+
+static int (*const gathers[4][4])(struct merger *, const struct patch_block *) = {
+	[PATCH_SET] = ENTRIES(PATCH_SET),
+	[PATCH_ADD] = ENTRIES(PATCH_ADD),
+	[PATCH_XOR] = ENTRIES(PATCH_XOR),
+};
+
+static uint32_t emit_uniform(struct merger *m)
+{
+	bool zeros = m->writer->op == PATCH_SET;
+
+	switch (m->width) {
+	case 1: return emit(m, zeros, 1);
+	case 2: return emit(m, zeros, 2);
+	case 4: return emit(m, zeros, 4);
+	default: return emit(m, zeros, 8);
+	}
+}
+
+static int merge_block(struct merger *m, const struct patch *const *patches, size_t k,
+		       uint64_t block, struct why *why)
+{
+	uint32_t count = 0;
+	bool any = false;
+
+	for (size_t i = 0; i < k; i++) {
+		const struct patch *p = patches[i];
+		struct patch_block blk;
+		int ret = patch_block_at(p, block, &blk);
+
+		if (ret == 0 && blk.count > 0) {
+			any = true;
+			ret = m->kinds != NULL ? gather_mixed(m, &blk, p->op)
+					       : gathers[p->op][patch_width_log(p->width)](m, &blk);
+		}
+		if (ret < 0)
+			return why_set(why, EBADMSG, "block %llu of patch %zu is damaged",
+				       (unsigned long long)block, i);
+	}
+	if (!any)
+		return 0;
+	if (m->kinds != NULL) {
+		int ret = emit_mixed(m, &count, why);
+
+		if (ret < 0)
+			return ret;
+	} else {
+		count = emit_uniform(m);
+	}
+	return patch_writer_block(m->writer, block, count, why);
+}
+
+static int merger_init(struct merger *m, const struct patch *const *patches, size_t k,
+		       const struct sink *sink, uint64_t at, struct why *why)
+{
+	const struct patch *first = patches[0];
+	bool mixed = false;
+
+	for (size_t i = 1; i < k; i++) {
+		if (patches[i]->numel != first->numel || patches[i]->width != first->width)
+			return why_set(why, EINVAL,
+				       "patches of %llu elements of %u bytes and of %llu of %u "
+				       "cannot be merged: they are of different tensors",
+				       (unsigned long long)first->numel, first->width,
+				       (unsigned long long)patches[i]->numel, patches[i]->width);
+		mixed |= patches[i]->op != first->op;
+	}
+	m->width = first->width;
+	m->writer = patch_writer_new(first->op, first->width, first->numel, sink, at);
+	m->scratch = calloc(PATCH_BLOCK, first->width);
+	m->touched = calloc(WORDS, sizeof(*m->touched));
+	m->kinds = mixed ? calloc(PATCH_BLOCK, 1) : NULL;
+	if (m->writer == NULL || m->scratch == NULL || m->touched == NULL ||
+	    (mixed && m->kinds == NULL))
+		return why_set(why, ENOMEM, "out of memory for merging patches");
+	return 0;
+}
+
+int patch_merge(const struct patch *const *patches, size_t k, const struct sink *sink, uint64_t at,
+		uint64_t *out_len, uint64_t *out_changed, struct why *why)
+{
+	struct merger m = {0};
+	uint64_t len = 0, changed = 0;
+	int ret = 0;
+
+	if (k > 0)
+		ret = merger_init(&m, patches, k, sink, at, why);
+	for (uint64_t b = 0; ret == 0 && k > 0 && b < patches[0]->blocks; b++)
+		ret = merge_block(&m, patches, k, b, why);
+	if (ret == 0 && k > 0 && m.writer->changed > 0)
+		ret = patch_writer_end(m.writer, &len, &changed, why);
+	if (ret == 0) {
+		*out_len = len;
+		if (out_changed != NULL)
+			*out_changed = changed;
+	}
+	patch_writer_free(m.writer);
+	free(m.scratch);
+	free(m.touched);
+	free(m.kinds);
+	return ret;
+}
