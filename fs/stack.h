@@ -12,6 +12,7 @@ struct stack {
 	struct store *store, *base;
 	struct cachedir *cache;
 	bool cache_in_memory;
+	struct why cache_why; /* why it is in memory */
 	struct nodes *nodes;
 	struct history *history; /* NULL for tools */
 	struct run *run;

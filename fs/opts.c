@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options of a mount and of the tools that read a source: one table, opt_defs[], from which the
+ * command line, -o lists, fstab and the help texts are all served.
+ *
+ * How an option is stored is in the second table, setters[], by the same names; a name that is in
+ * one of them only is a programmer's error that opts_set() reports as unknown.
+ *
+ * No I/O: whether a directory exists is for the layer that opens it to say.  Relative paths stay
+ * relative; the verb that goes into the background makes them absolute first.
+ *
+ * Threads: a struct opts belongs to one thread until the start is over, and is constant from then
+ * on.
+ */
+#include "fs/opts.h"
+
+#include "cache/clock.h"
+#include "cache/log.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+enum { KEEP_MAX = 1000000, THREADS_MAX = 1024, SHOWN = 120 };
+
+const struct opt_def opt_defs[] = {
+	{"base", 0, "DIR", "checkpoint the run started from: its files, names and headers", false},
+	{"shard-size", 0, "SIZE", "cut the weights into files of at most SIZE (5GB, 512M, 1GiB)",
+	 false},
+	{"poll", 0, "SECONDS", "look for new objects that often (default 1; 0.25 and 500ms work)",
+	 true},
+	{"keep", 0, "N", "versions kept under .weightfs/versions (default 16)", true},
+	{"hole-grace", 0, "SECONDS", "wait that long for a number that was skipped (default 5)",
+	 false},
+	{"times", 0, "trust|ignore",
+	 "whether an object older than those before it belongs to an earlier run (default trust)",
+	 false},
+	{"cache-dir", 0, "DIR", "where patches are kept (default: the user's cache directory)",
+	 false},
+	{"threads", 0, "N", "reads served at the same time (default 16)", true},
+	{"allow-other", 0, NULL, "let other users see the mount", true},
+	{"foreground", 'f', NULL, "stay in the foreground", true},
+	{"ready-fd", 0, "N", "write \"ready\" to this file descriptor once the mount can be used",
+	 true},
+	{"log-level", 0, "LEVEL", "error, warning, info or debug", false},
+	{"log-file", 0, "FILE", "append the log to FILE", false},
+	{"options", 'o', "LIST", "comma-separated options, these and the kernel's, as in fstab",
+	 true},
+	{NULL, 0, NULL, NULL, false},
+};
+
+void opts_init(struct opts *o)
+{
+	*o = (struct opts){
+		.poll_ns = NSEC_PER_SEC,
+		.hole_grace_ns = 5 * NSEC_PER_SEC,
+		.keep = 16,
+		.threads = 16,
+		.log_level = LOG_LEVEL_INFO,
+		.ready_fd = -1,
+	};
+}
+
+void opts_release(struct opts *o)
+{
+	free(o->source);
+	free(o->mountpoint);
+	free(o->base);
+	free(o->cache_dir);
+	free(o->log_file);
+	buf_release(&o->fuse);
+	opts_init(o);
+}
+
+/* ---- numbers ---- */
+
+struct unit {
+	const char *name; /* lower case */
+	uint64_t factor;
+};
+
+/* A decimal number with an optional fraction and a unit, as value * factor rounded down.  A
+ * fraction without a unit that could take it (bytes, nanoseconds) is refused. */
+static int parse_scaled(const char *text, const struct unit *units, size_t count, uint64_t max,
+			uint64_t *out)
+{
+	uint64_t whole = 0, fraction = 0, scale = 1;
+	const char *p = text;
+	size_t digits = 0;
+
+	for (; *p >= '0' && *p <= '9'; p++, digits++)
+		if (mul_overflows(whole, 10, &whole) ||
+		    add_overflows(whole, (uint64_t)(*p - '0'), &whole))
+			return -EINVAL;
+	if (*p == '.') {
+		for (p++; *p >= '0' && *p <= '9'; p++, digits++) {
+			if (scale >= UINT64_C(1000000000))
+				continue;
+			fraction = fraction * 10 + (uint64_t)(*p - '0');
+			scale *= 10;
+		}
+	}
+	if (digits == 0)
+		return -EINVAL;
+	while (*p == ' ')
+		p++;
+	for (size_t i = 0; i < count; i++) {
+		unsigned __int128 v;
+
+		if (strcasecmp(p, units[i].name) != 0)
+			continue;
+		if (units[i].factor == 1 && fraction != 0)
+			return -EINVAL;
+		v = (unsigned __int128)whole * units[i].factor +
+		    (unsigned __int128)fraction * units[i].factor / scale;
+		if (v > max)
+			return -EINVAL;
+		*out = (uint64_t)v;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+int parse_size(const char *text, uint64_t *out)
+{
+	static const struct unit units[] = {
+		{"", 1},
+		{"b", 1},
+		{"k", UINT64_C(1) << 10},
+		{"kib", UINT64_C(1) << 10},
+		{"kb", 1000},
+		{"m", UINT64_C(1) << 20},
+		{"mib", UINT64_C(1) << 20},
+		{"mb", 1000000},
+		{"g", UINT64_C(1) << 30},
+		{"gib", UINT64_C(1) << 30},
+		{"gb", 1000000000},
+		{"t", UINT64_C(1) << 40},
+		{"tib", UINT64_C(1) << 40},
+		{"tb", UINT64_C(1000000000000)},
+	};
+
+	return parse_scaled(text, units, ARRAY_LEN(units), INT64_MAX, out);
+}
+
+int parse_duration_ns(const char *text, int64_t *out)
+{
+	static const struct unit units[] = {
+		{"", 1000000000},     {"s", 1000000000},     {"ms", 1000000},
+		{"us", 1000},	      {"m", 60000000000},    {"min", 60000000000},
+		{"h", 3600000000000}, {"d", 86400000000000},
+	};
+	uint64_t ns;
+
+	if (parse_scaled(text, units, ARRAY_LEN(units), INT64_MAX, &ns) < 0)
+		return -EINVAL;
+	*out = (int64_t)ns;
+	return 0;
+}
+
+static int parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+	static const struct unit units[] = {{"", 1}};
+	uint64_t v;
+
+	if (parse_scaled(text, units, 1, max, &v) < 0 || v < min)
+		return -EINVAL;
+	*out = v;
+	return 0;
+}
+
+/* ---- setting one ---- */
+
+static int bad_value(struct why *why, const char *name, const char *value, const char *expected)
+{
+	char shown[SHOWN];
+
+	return why_set(why, EINVAL, "--%s: \"%s\" is not %s", name,
+		       printable(shown, sizeof(shown), value, strlen(value)), expected);
+}
+
+static int set_text(char **field, const char *name, const char *value, struct why *why)
+{
+	char *copy;
+
+	if (value[0] == '\0')
+		return why_set(why, EINVAL, "--%s needs a name that is not empty", name);
+	copy = strdup(value);
+	if (copy == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	free(*field);
+	*field = copy;
+	return 0;
+}
+
+static int set_base(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	return set_text(&o->base, name, v, why);
+}
+
+static int set_cache_dir(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	return set_text(&o->cache_dir, name, v, why);
+}
+
+static int set_log_file(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	return set_text(&o->log_file, name, v, why);
+}
+
+static int set_shard_size(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	uint64_t size;
+
+	if (parse_size(v, &size) < 0 || size == 0)
+		return bad_value(why, name, v, "a size (such as 5GB, 512M or 1.5GiB)");
+	o->shard_size = size;
+	return 0;
+}
+
+static int set_poll(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	int64_t ns;
+
+	if (parse_duration_ns(v, &ns) < 0 || ns == 0)
+		return bad_value(why, name, v, "a time above 0 (such as 1, 0.25, 500ms or 2m)");
+	o->poll_ns = ns;
+	return 0;
+}
+
+static int set_hole_grace(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (parse_duration_ns(v, &o->hole_grace_ns) < 0)
+		return bad_value(why, name, v, "a time (such as 5, 0.25, 500ms or 2m)");
+	return 0;
+}
+
+static int set_keep(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	uint64_t n;
+
+	if (parse_count(v, 1, KEEP_MAX, &n) < 0)
+		return bad_value(why, name, v, "a number of versions from 1 to 1000000");
+	o->keep = (unsigned)n;
+	return 0;
+}
+
+static int set_threads(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	uint64_t n;
+
+	if (parse_count(v, 1, THREADS_MAX, &n) < 0)
+		return bad_value(why, name, v, "a number of threads from 1 to 1024");
+	o->threads = (unsigned)n;
+	return 0;
+}
+
+static int set_ready_fd(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	uint64_t n;
+
+	if (parse_count(v, 0, INT_MAX, &n) < 0)
+		return bad_value(why, name, v, "the number of a file descriptor");
+	o->ready_fd = (int)n;
+	return 0;
+}
+
+static int set_times(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (strcmp(v, "trust") != 0 && strcmp(v, "ignore") != 0)
+		return bad_value(why, name, v, "\"trust\" or \"ignore\"");
+	o->ignore_times = v[0] == 'i';
+	return 0;
+}
+
+static int set_log_level(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	int level = log_level_parse(v);
+
+	if (level < 0)
+		return bad_value(why, name, v, "\"error\", \"warning\", \"info\" or \"debug\"");
+	o->log_level = level;
+	return 0;
+}
+
+static int set_allow_other(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	o->allow_other = true;
+	return 0;
+}
+
+static int set_foreground(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	o->foreground = true;
+	return 0;
+}
+
+static int set_options(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	return opts_set_list(o, v, why);
+}
+
+static const struct {
+	const char *name;
+	int (*set)(struct opts *o, const char *name, const char *value, struct why *why);
+} setters[] = {
+	{"base", set_base},
+	{"shard-size", set_shard_size},
+	{"poll", set_poll},
+	{"keep", set_keep},
+	{"hole-grace", set_hole_grace},
+	{"times", set_times},
+	{"cache-dir", set_cache_dir},
+	{"threads", set_threads},
+	{"allow-other", set_allow_other},
+	{"foreground", set_foreground},
+	{"ready-fd", set_ready_fd},
+	{"log-level", set_log_level},
+	{"log-file", set_log_file},
+	{"options", set_options},
+};
+
+static const struct opt_def *find_def(const char *name, char letter)
+{
+	for (const struct opt_def *d = opt_defs; d->name != NULL; d++)
+		if (name != NULL ? strcmp(d->name, name) == 0 : d->letter == letter)
+			return d;
+	return NULL;
+}
+
+int opts_set(struct opts *o, const char *name, const char *value, struct why *why)
+{
+	const struct opt_def *def = find_def(name, 0);
+	char shown[SHOWN];
+
+	for (size_t i = 0; def != NULL && i < ARRAY_LEN(setters); i++) {
+		if (strcmp(setters[i].name, name) != 0)
+			continue;
+		if (def->arg != NULL && value == NULL)
+			return why_set(why, EINVAL, "--%s needs a value (%s)", name, def->arg);
+		if (def->arg == NULL && value != NULL)
+			return why_set(why, EINVAL, "--%s takes no value", name);
+		return setters[i].set(o, name, value, why);
+	}
+	return why_set(why, ENOENT, "unknown option --%s",
+		       printable(shown, sizeof(shown), name, strlen(name)));
+}
+
+/* ---- lists ---- */
+
+static bool in_words(const char *word, const char *const *words, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		size_t len = strlen(words[i]);
+
+		if (words[i][len - 1] == '*' ? strncmp(word, words[i], len - 1) == 0
+					     : strcmp(word, words[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool is_kernel_word(const char *word)
+{
+	static const char *const words[] = {
+		"ro",	       "nosuid",       "suid",		"nodev",
+		"dev",	       "noexec",       "exec",		"noatime",
+		"atime",       "nodiratime",   "diratime",	"sync",
+		"async",       "dirsync",      "nosymfollow",	"context=*",
+		"fscontext=*", "defcontext=*", "rootcontext=*", "default_permissions",
+		"allow_root",  "auto_unmount",
+	};
+
+	return in_words(word, words, ARRAY_LEN(words));
+}
+
+/* What fstab and mount(8) say to themselves; "rw" is what mount(8) adds when nothing was said. */
+static bool is_fstab_word(const char *word)
+{
+	static const char *const words[] = {
+		"",	   "defaults",	"rw",	       "auto",	     "noauto",
+		"_netdev", "nofail",	"user",	       "user=*",     "nouser",
+		"users",   "owner",	"group",       "relatime",   "x-*",
+		"X-*",	   "comment=*", "strictatime", "norelatime", "lazytime",
+	};
+
+	return in_words(word, words, ARRAY_LEN(words));
+}
+
+static int set_word(struct opts *o, char *word, struct why *why)
+{
+	char name[40], shown[SHOWN];
+	char *value = strchr(word, '=');
+	size_t len = value != NULL ? (size_t)(value - word) : strlen(word);
+	const struct opt_def *def = NULL;
+
+	if (len < sizeof(name)) {
+		for (size_t i = 0; i < len; i++)
+			name[i] = word[i] == '_' ? '-' : word[i];
+		name[len] = '\0';
+		def = strcmp(name, "options") == 0 ? NULL : find_def(name, 0);
+	}
+	if (def != NULL)
+		return opts_set(o, name, value != NULL ? value + 1 : NULL, why);
+	if (is_fstab_word(word))
+		return 0;
+	if (is_kernel_word(word)) {
+		if (o->fuse.len > 0)
+			buf_add(&o->fuse, ",", 1);
+		buf_addstr(&o->fuse, word);
+		return o->fuse.failed ? why_set(why, ENOMEM, "out of memory") : 0;
+	}
+	return why_set(why, EINVAL, "unknown option \"%s\" in -o",
+		       printable(shown, sizeof(shown), word, strlen(word)));
+}
+
+int opts_set_list(struct opts *o, const char *list, struct why *why)
+{
+	char *copy = strdup(list), *word = copy, *to = copy;
+	int ret = 0;
+
+	if (copy == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	/* "\," is a comma inside a value, as libfuse has it. */
+	for (const char *p = list; ret == 0; p++) {
+		if (*p == '\\' && (p[1] == ',' || p[1] == '\\')) {
+			*to++ = *++p;
+		} else if (*p == ',' || *p == '\0') {
+			*to++ = '\0';
+			ret = set_word(o, word, why);
+			word = to;
+			if (*p == '\0')
+				break;
+		} else {
+			*to++ = *p;
+		}
+	}
+	free(copy);
+	return ret;
+}
+
+/* ---- the command line ---- */
+
+struct parse {
+	struct opts *o;
+	int argc, at;
+	char **argv;
+	bool mount;
+	bool *out_help;
+	struct why *why;
+};
+
+static int unknown(struct parse *p, const char *word)
+{
+	char shown[SHOWN];
+
+	return why_set(p->why, EINVAL, "unknown option %s; --help lists what there is",
+		       printable(shown, sizeof(shown), word, strlen(word)));
+}
+
+static bool offered(const struct parse *p, const struct opt_def *def)
+{
+	return def != NULL && (p->mount || !def->mount_only);
+}
+
+/* The value that stands in the next word, or NULL with a sentence. */
+static const char *next_word(struct parse *p, const struct opt_def *def)
+{
+	if (p->at < p->argc)
+		return p->argv[p->at++];
+	why_set(p->why, EINVAL, "--%s needs a value (%s)", def->name, def->arg);
+	return NULL;
+}
+
+static int parse_long(struct parse *p, const char *word)
+{
+	const char *equals = strchr(word, '='), *value = NULL;
+	size_t len = equals != NULL ? (size_t)(equals - word) : strlen(word);
+	const struct opt_def *def;
+	char name[40];
+
+	if (strcmp(word, "--help") == 0) {
+		*p->out_help = true;
+		return 0;
+	}
+	if (len - 2 >= sizeof(name))
+		return unknown(p, word);
+	memcpy(name, word + 2, len - 2);
+	name[len - 2] = '\0';
+	def = find_def(name, 0);
+	if (!offered(p, def))
+		return unknown(p, word);
+	if (equals != NULL) {
+		value = equals + 1;
+	} else if (def->arg != NULL) {
+		value = next_word(p, def);
+		if (value == NULL)
+			return -EINVAL;
+	}
+	return opts_set(p->o, name, value, p->why);
+}
+
+/* "-f", "-o LIST", "-oLIST", "-fo LIST" */
+static int parse_letters(struct parse *p, const char *word)
+{
+	for (const char *c = word + 1; *c != '\0'; c++) {
+		const struct opt_def *def = find_def(NULL, *c);
+		const char *value = NULL;
+		int ret;
+
+		if (*c == 'h') {
+			*p->out_help = true;
+			continue;
+		}
+		if (!offered(p, def))
+			return unknown(p, word);
+		if (def->arg != NULL) {
+			value = c[1] != '\0' ? c + 1 : next_word(p, def);
+			if (value == NULL)
+				return -EINVAL;
+		}
+		ret = opts_set(p->o, def->name, value, p->why);
+		if (ret < 0 || def->arg != NULL)
+			return ret;
+	}
+	return 0;
+}
+
+int opts_parse(struct opts *o, int argc, char **argv, bool mount, const char **args,
+	       size_t max_args, size_t *out_args, bool *out_help, struct why *why)
+{
+	struct parse p = {o, argc, 0, argv, mount, out_help, why};
+	bool only_args = false;
+	size_t count = 0;
+	char shown[SHOWN];
+
+	*out_help = false;
+	while (p.at < argc) {
+		const char *word = argv[p.at++];
+		int ret = 0;
+
+		if (only_args || word[0] != '-' || word[1] == '\0') {
+			if (count == max_args)
+				return why_set(why, EINVAL, "unexpected argument \"%s\"",
+					       printable(shown, sizeof(shown), word, strlen(word)));
+			args[count++] = word;
+		} else if (strcmp(word, "--") == 0) {
+			only_args = true;
+		} else if (word[1] == '-') {
+			ret = parse_long(&p, word);
+		} else {
+			ret = parse_letters(&p, word);
+		}
+		if (ret < 0)
+			return ret;
+	}
+	*out_args = count;
+	return 0;
+}

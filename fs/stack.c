@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The composition root: makes the layers of one mount (or of a tool that reads a source) from the
+ * options, lowest first, and takes them down in reverse.
+ *
+ *	store of the source, store of --base, cache directory, nodes, history, run, watch
+ *
+ * The one place that names concrete stores: a new kind of source is one line in open_store().
+ * A tool gets neither history nor watch and calls run_scan() and run_build() itself.
+ *
+ * Threads: none is started here; the front starts the watch after its last fork.
+ */
+#include "fs/stack.h"
+
+#include "cache/cachedir.h"
+#include "cache/clock.h"
+#include "cache/store.h"
+#include "fs/history.h"
+#include "fs/node.h"
+
+#include <stdlib.h>
+
+static int open_store(const char *place, bool follow, struct store **out, struct why *why)
+{
+	const char *colon = strstr(place, "://");
+	char shown[200];
+
+	if (colon != NULL && colon != place && memchr(place, '/', (size_t)(colon - place)) == NULL)
+		return why_set(why, ENOTSUP,
+			       "%s: this version reads local directories; give the path of one",
+			       printable(shown, sizeof(shown), place, strlen(place)));
+	return store_dir_new(place, follow, out, why);
+}
+
+/* What names the run among all that share a cache directory; NULL: out of memory. */
+static char *run_key(const struct opts *opts)
+{
+	char *source = realpath(opts->source, NULL), *base = NULL, *key = NULL;
+	struct buf b = {0};
+
+	if (opts->base != NULL)
+		base = realpath(opts->base, NULL);
+	buf_addstr(&b, source != NULL ? source : opts->source);
+	buf_add(&b, "\n", 1);
+	if (opts->base != NULL)
+		buf_addstr(&b, base != NULL ? base : opts->base);
+	buf_add(&b, "", 1);
+	if (!b.failed)
+		key = buf_detach(&b, NULL);
+	buf_release(&b);
+	free(source);
+	free(base);
+	return key;
+}
+
+static int open_cache(struct stack *s, struct why *why)
+{
+	char *key = run_key(s->opts);
+	int ret = -ENOMEM;
+
+	if (key != NULL)
+		ret = cachedir_open(s->opts->cache_dir, key, &s->cache, &s->cache_in_memory,
+				    &s->cache_why);
+	free(key);
+	return ret < 0 ? why_set(why, -ret, "out of memory") : 0;
+}
+
+static int open_run(struct stack *s, struct why *why)
+{
+	struct run_config config = {
+		.store = s->store,
+		.base = s->base,
+		.cache = s->cache,
+		.nodes = s->nodes,
+		.history = s->history,
+		.shard_size = s->opts->shard_size,
+		.hole_grace_ns = s->opts->hole_grace_ns,
+		.ignore_times = s->opts->ignore_times,
+	};
+
+	return run_new(&config, &s->run, why);
+}
+
+int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why)
+{
+	struct stack *s = calloc(1, sizeof(*s));
+	int ret;
+
+	if (s == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	s->opts = opts;
+	s->started_real_ns = clock_real_ns();
+	ret = open_store(opts->source, false, &s->store, why);
+	if (ret == 0 && opts->base != NULL) {
+		ret = open_store(opts->base, true, &s->base, why);
+		if (ret < 0)
+			why_prefix(why, "--base");
+	}
+	if (ret == 0)
+		ret = open_cache(s, why);
+	if (ret == 0) {
+		s->nodes = nodes_new();
+		if (with_history)
+			s->history = history_new(opts->keep);
+		if (s->nodes == NULL || (with_history && s->history == NULL))
+			ret = why_set(why, ENOMEM, "out of memory");
+	}
+	if (ret == 0)
+		ret = open_run(s, why);
+	if (ret == 0 && with_history) {
+		ret = watch_new(s->run, s->history, opts->poll_ns, &s->watch);
+		if (ret < 0)
+			why_set(why, -ret, "the watch on %s cannot be set up", s->store->name);
+	}
+	if (ret < 0) {
+		stack_free(s);
+		return ret;
+	}
+	*out = s;
+	return 0;
+}
+
+void stack_free(struct stack *s)
+{
+	if (s == NULL)
+		return;
+	if (s->watch != NULL)
+		watch_stop(s->watch);
+	watch_free(s->watch);
+	/* Generations hold nodes, mappings and blobs, so the history goes before what they lie in.
+	 */
+	history_free(s->history);
+	run_free(s->run);
+	nodes_free(s->nodes);
+	cachedir_close(s->cache);
+	store_free(s->base);
+	store_free(s->store);
+	free(s);
+}

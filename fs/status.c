@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is served and why: as one line, as text for people, as JSON for scripts and as metrics for
+ * Prometheus.
+ *
+ * All four are made from one struct view, a set of snapshots taken first, each with its own
+ * reference, so that no lock is held while formatting and the parts of an answer agree as far as
+ * the snapshots do.  Nothing here decides anything; it repeats what history and run say.
+ *
+ * JSON strings have to be UTF-8: a path that is not is shown with its odd bytes as \xNN.
+ *
+ * Threads: any.  The counters are atomic, relaxed: they are for graphs.
+ */
+#include "fs/status.h"
+
+#include "cache/cachedir.h"
+#include "cache/clock.h"
+#include "fs/human.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+struct counters counters;
+
+typedef unsigned long long ull;
+
+struct view {
+	struct stack *stack;
+	struct generation *current, *newest; /* references, or NULL */
+	struct run_report *report;	     /* a reference, or NULL */
+	struct history_entry *kept;
+	size_t kept_count;
+	int64_t now_real, held_ns; /* held_ns: how much longer, or 0 */
+	bool weights;		   /* the current generation has some */
+};
+
+static void view_take(struct view *v, struct stack *s)
+{
+	int64_t until = history_held_until(s->history), now = clock_mono_ns();
+
+	*v = (struct view){
+		.stack = s,
+		.current = history_current(s->history),
+		.newest = history_newest(s->history),
+		.report = run_report(s->run),
+		.now_real = clock_real_ns(),
+		.held_ns = until > now ? until - now : 0,
+	};
+	v->weights = v->current != NULL && v->current->state != NULL;
+	if (history_list(s->history, &v->kept, &v->kept_count) < 0) {
+		v->kept = NULL;
+		v->kept_count = 0;
+	}
+}
+
+static void view_release(struct view *v)
+{
+	generation_unref(v->current);
+	generation_unref(v->newest);
+	run_report_unref(v->report);
+	free(v->kept);
+}
+
+/* ---- the line ---- */
+
+static void line_version(const struct view *v, struct buf *out)
+{
+	const struct generation *g = v->current;
+
+	if (!v->weights) {
+		buf_addf(out, "waiting: no complete anchor in %s yet", v->stack->store->name);
+		return;
+	}
+	buf_addf(out, "version %llu = ", (ull)g->version);
+	if (g->lineage[0] == '\0' || (g->state->anchor == 0 && v->stack->base != NULL))
+		buf_addstr(out, "base");
+	else
+		buf_addf(out, "anchor %llu", (ull)g->state->anchor);
+	if (g->state->deltas > 0)
+		buf_addf(out, " + %u delta%s", g->state->deltas, g->state->deltas == 1 ? "" : "s");
+	if (g->lineage[0] != '\0')
+		buf_addf(out, ", lineage %s", g->lineage);
+	if (g->format[0] != '\0')
+		buf_addf(out, ", %s", g->format);
+	buf_addstr(out, ", ");
+	human_time(out, v->now_real - g->mtime_ns);
+	buf_addstr(out, " old");
+}
+
+/* Does the sentence begin with the name already? */
+static bool names(const char *sentence, const char *name)
+{
+	return strncmp(sentence, name, strlen(name)) == 0;
+}
+
+static void add_sentence(struct buf *out, const char *object, const char *sentence)
+{
+	if (!names(sentence, object))
+		buf_addf(out, "%s: ", object);
+	buf_addstr(out, sentence);
+}
+
+static bool is_unshown(const struct version_info *info)
+{
+	return info->state == VERSION_WAITING || info->state == VERSION_BROKEN ||
+	       info->state == VERSION_BLOCKED;
+}
+
+/* The highest number above what is whole, and in one clause what keeps it from being shown: the
+ * first one that is in its way. */
+static void line_unshown(const struct view *v, struct buf *out)
+{
+	const struct version_info *top = NULL, *cause = NULL;
+	bool any = v->newest != NULL && v->newest->state != NULL;
+	uint64_t whole = any ? v->newest->version : 0;
+
+	if (v->report == NULL)
+		return;
+	for (size_t i = 0; i < v->report->version_count; i++) {
+		const struct version_info *info = &v->report->versions[i];
+
+		if (!is_unshown(info) || (any && info->number <= whole))
+			continue;
+		top = info;
+		if (info->problem != NULL && (cause == NULL || cause->state == VERSION_WAITING))
+			cause = info;
+	}
+	if (top == NULL)
+		return;
+	buf_addf(out, "; newest object %llu is not shown: ", (ull)top->number);
+	if (cause != NULL)
+		add_sentence(out, cause->key, cause->problem);
+	else if (top->state == VERSION_WAITING)
+		buf_addf(out, "%s is still being written", top->key);
+	else
+		buf_addf(out, "%s has nothing whole to build on", top->key);
+}
+
+static void make_line(const struct view *v, struct buf *out)
+{
+	line_version(v, out);
+	if (v->weights && v->newest != NULL && v->newest != v->current)
+		buf_addf(out, "; version %llu is ready", (ull)v->newest->version);
+	line_unshown(v, out);
+	if (v->held_ns > 0) {
+		buf_addstr(out, "; held for ");
+		human_time(out, v->held_ns);
+		buf_addstr(out, " more");
+	}
+	if (v->report != NULL && v->report->store_error != NULL) {
+		buf_addstr(out, "; ");
+		if (!names(v->report->store_error, "cannot"))
+			buf_addf(out, "cannot list %s: ", v->stack->store->name);
+		buf_addstr(out, v->report->store_error);
+	}
+}
+
+void status_line(struct stack *s, struct buf *out)
+{
+	struct view v;
+
+	view_take(&v, s);
+	make_line(&v, out);
+	view_release(&v);
+}
+
+/* ---- the text ---- */
+
+static void text_versions(const struct view *v, struct buf *out)
+{
+	buf_addf(out, "versions kept: %zu\n", v->kept_count);
+	for (size_t i = v->kept_count; i-- > 0;) {
+		const struct history_entry *e = &v->kept[i];
+
+		buf_addf(out, "  %llu", (ull)e->version);
+		if (e->lineage[0] != '\0')
+			buf_addf(out, "  lineage %s", e->lineage);
+		buf_addf(out, "  %d open", e->opens);
+		buf_addf(out, "%s%s%s\n", e->pinned ? "  pinned" : "",
+			 e->current ? "  current" : "", e->newest && !e->current ? "  newest" : "");
+	}
+}
+
+static void text_report(const struct view *v, struct buf *out)
+{
+	const struct run_report *r = v->report;
+
+	if (r == NULL) {
+		buf_addstr(out, "problems: the source has not been looked at yet\n");
+		return;
+	}
+	buf_addf(out, "problems: %zu\n", r->problem_count);
+	for (size_t i = 0; i < r->problem_count; i++) {
+		buf_addstr(out, "  ");
+		add_sentence(out, r->problems[i].object, r->problems[i].text);
+		buf_addstr(out, "\n");
+	}
+	if (r->note_count > 0)
+		buf_addstr(out, "notes:\n");
+	for (size_t i = 0; i < r->note_count; i++)
+		buf_addf(out, "  %s\n", r->notes[i]);
+	buf_addstr(out, "last scan: ");
+	human_date(out, r->scanned_real_ns);
+	buf_addstr(out, "\n");
+}
+
+static uint64_t counter(const uint64_t *c)
+{
+	return __atomic_load_n(c, __ATOMIC_RELAXED);
+}
+
+static void text_cache(const struct stack *s, struct buf *out)
+{
+	char *parent = s->opts->cache_dir != NULL ? strdup(s->opts->cache_dir) : cachedir_default();
+
+	buf_addstr(out, "cache: ");
+	if (s->cache_in_memory)
+		buf_addf(out, "in memory%s%s", s->cache_why.text[0] != '\0' ? ": " : "",
+			 s->cache_why.text);
+	else
+		buf_addstr(out, parent != NULL ? parent : "default directory");
+	free(parent);
+}
+
+void status_text(struct stack *s, struct buf *out)
+{
+	struct view v;
+
+	view_take(&v, s);
+	make_line(&v, out);
+	buf_addf(out, "\nsource: %s\n", s->store->name);
+	if (s->base != NULL)
+		buf_addf(out, "base: %s\n", s->base->name);
+	if (s->opts->mountpoint != NULL)
+		buf_addf(out, "mounted on: %s\n", s->opts->mountpoint);
+	buf_addstr(out, "mounted since: ");
+	human_date(out, s->started_real_ns);
+	buf_addstr(out, "\n");
+	text_versions(&v, out);
+	text_report(&v, out);
+	buf_addf(out, "reads: %llu, ", (ull)counter(&counters.reads));
+	human_bytes(out, counter(&counters.read_bytes));
+	buf_addf(out, ", %llu failed\n", (ull)counter(&counters.read_errors));
+	buf_addf(out, "opens: %llu, lookups: %llu, versions published: %llu\n",
+		 (ull)counter(&counters.opens), (ull)counter(&counters.lookups),
+		 (ull)counter(&counters.versions_published));
+	text_cache(s, out);
+	buf_addf(out, "\nweightfs %s\n", WEIGHTFS_VERSION);
+	view_release(&v);
+}
+
+/* ---- JSON ---- */
+
+static json_t *text_json(const char *text)
+{
+	char shown[1024];
+	json_t *j;
+
+	if (text == NULL)
+		return json_null();
+	j = json_string(text);
+	return j != NULL ? j : json_string(printable(shown, sizeof(shown), text, strlen(text)));
+}
+
+static json_t *number_json(uint64_t n)
+{
+	return json_integer((json_int_t)n);
+}
+
+/* Takes value; a failure leaves the member out and the caller's dump is then incomplete, which only
+ * memory can cause. */
+static void put(json_t *object, const char *key, json_t *value)
+{
+	if (json_object_set_new(object, key, value) < 0)
+		return;
+}
+
+static json_t *versions_json(const struct view *v)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < v->kept_count; i++) {
+		const struct history_entry *e = &v->kept[i];
+		json_t *o = json_object();
+
+		put(o, "version", number_json(e->version));
+		put(o, "lineage", e->lineage[0] != '\0' ? text_json(e->lineage) : json_null());
+		put(o, "anchor", number_json(e->anchor));
+		put(o, "deltas", number_json(e->deltas));
+		put(o, "open", json_integer(e->opens));
+		put(o, "pinned", json_boolean(e->pinned));
+		put(o, "current", json_boolean(e->current));
+		put(o, "newest", json_boolean(e->newest));
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
+static json_t *problems_json(const struct run_report *r)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; r != NULL && i < r->problem_count; i++) {
+		json_t *o = json_object();
+
+		put(o, "object", text_json(r->problems[i].object));
+		put(o, "error", text_json(r->problems[i].text));
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
+static json_t *notes_json(const struct run_report *r)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; r != NULL && i < r->note_count; i++)
+		json_array_append_new(list, text_json(r->notes[i]));
+	return list;
+}
+
+static json_t *counters_json(void)
+{
+	json_t *o = json_object();
+
+	put(o, "reads", number_json(counter(&counters.reads)));
+	put(o, "read_bytes", number_json(counter(&counters.read_bytes)));
+	put(o, "read_errors", number_json(counter(&counters.read_errors)));
+	put(o, "opens", number_json(counter(&counters.opens)));
+	put(o, "lookups", number_json(counter(&counters.lookups)));
+	put(o, "versions_published", number_json(counter(&counters.versions_published)));
+	return o;
+}
+
+static void put_generation(const struct view *v, json_t *root)
+{
+	const struct generation *g = v->weights ? v->current : NULL;
+	bool newest = v->newest != NULL && v->newest->state != NULL;
+
+	put(root, "state", json_string(g != NULL ? "serving" : "waiting"));
+	put(root, "version", g != NULL ? number_json(g->version) : json_null());
+	put(root, "newest", newest ? number_json(v->newest->version) : json_null());
+	put(root, "lineage",
+	    g != NULL && g->lineage[0] != '\0' ? text_json(g->lineage) : json_null());
+	put(root, "anchor", g != NULL ? number_json(g->state->anchor) : json_null());
+	put(root, "deltas", g != NULL ? number_json(g->state->deltas) : json_null());
+	put(root, "format", g != NULL && g->format[0] != '\0' ? text_json(g->format) : json_null());
+}
+
+void status_json(struct stack *s, struct buf *out)
+{
+	struct buf line = {0};
+	struct view v;
+	json_t *root = json_object();
+	char *text;
+
+	view_take(&v, s);
+	make_line(&v, &line);
+	put(root, "weightfs", json_string(WEIGHTFS_VERSION));
+	put(root, "source", text_json(s->store->name));
+	put(root, "base", text_json(s->base != NULL ? s->base->name : NULL));
+	put(root, "mountpoint", text_json(s->opts->mountpoint));
+	put_generation(&v, root);
+	put(root, "line", text_json(buf_str(&line)));
+	put(root, "held_seconds", json_real((double)v.held_ns / NSEC_PER_SEC));
+	put(root, "mounted_since", json_real((double)s->started_real_ns / NSEC_PER_SEC));
+	put(root, "versions", versions_json(&v));
+	put(root, "problems", problems_json(v.report));
+	put(root, "notes", notes_json(v.report));
+	put(root, "store_error", text_json(v.report != NULL ? v.report->store_error : NULL));
+	put(root, "last_scan",
+	    v.report != NULL ? json_real((double)v.report->scanned_real_ns / NSEC_PER_SEC)
+			     : json_null());
+	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
+	put(root, "counters", counters_json());
+	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+	if (text == NULL)
+		out->failed = true;
+	else
+		buf_addf(out, "%s\n", text);
+	free(text);
+	json_decref(root);
+	buf_release(&line);
+	view_release(&v);
+}
+
+/* ---- metrics ---- */
+
+static void metric_head(struct buf *out, const char *name, const char *type, const char *help)
+{
+	buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void metric(struct buf *out, const char *name, const char *type, const char *help,
+		   uint64_t value)
+{
+	metric_head(out, name, type, help);
+	buf_addf(out, "%s %llu\n", name, (ull)value);
+}
+
+/* A version, or NaN while there is none. */
+static void metric_version(struct buf *out, const char *name, const char *help,
+			   const struct generation *g)
+{
+	metric_head(out, name, "gauge", help);
+	if (g != NULL && g->state != NULL)
+		buf_addf(out, "%s %llu\n", name, (ull)g->version);
+	else
+		buf_addf(out, "%s NaN\n", name);
+}
+
+/* name="value" as the text format wants it escaped; the value in UTF-8. */
+static void label(struct buf *out, const char *name, const char *value)
+{
+	char shown[1024];
+
+	buf_addf(out, "%s=\"", name);
+	for (const char *p = printable(shown, sizeof(shown), value, strlen(value)); *p != '\0'; p++)
+		buf_addf(out, *p == '\\' ? "\\%c" : "%c", *p);
+	buf_addstr(out, "\"");
+}
+
+static void metrics_info(const struct view *v, struct buf *out)
+{
+	bool g = v->weights;
+
+	metric_head(out, "weightfs_info", "gauge", "What is mounted; always 1.");
+	buf_addstr(out, "weightfs_info{");
+	label(out, "version", WEIGHTFS_VERSION);
+	buf_addstr(out, ",");
+	label(out, "source", v->stack->store->name);
+	buf_addstr(out, ",");
+	label(out, "lineage", g ? v->current->lineage : "");
+	buf_addstr(out, ",");
+	label(out, "format", g ? v->current->format : "");
+	buf_addstr(out, "} 1\n");
+}
+
+static void metrics_view(const struct view *v, struct buf *out)
+{
+	const struct run_report *r = v->report;
+	uint64_t opens = 0;
+
+	for (size_t i = 0; i < v->kept_count; i++)
+		opens += v->kept[i].opens > 0 ? (uint64_t)v->kept[i].opens : 0;
+	metrics_info(v, out);
+	metric_version(out, "weightfs_version", "Version that the plain paths show.", v->current);
+	metric_version(out, "weightfs_newest_version", "Newest whole version.", v->newest);
+	metric(out, "weightfs_versions_kept", "gauge", "Versions that can be opened.",
+	       v->kept_count);
+	metric(out, "weightfs_open_handles", "gauge", "Open files and directories of versions.",
+	       opens);
+	metric(out, "weightfs_problems", "gauge", "Objects that cannot be used.",
+	       r != NULL ? r->problem_count : 0);
+	metric(out, "weightfs_source_reachable", "gauge", "1 when the last listing succeeded.",
+	       r != NULL && r->store_error == NULL);
+	metric_head(out, "weightfs_last_scan_timestamp_seconds", "gauge",
+		    "When the source was last looked at.");
+	buf_addf(out, "weightfs_last_scan_timestamp_seconds %.3f\n",
+		 r != NULL ? (double)r->scanned_real_ns / NSEC_PER_SEC : 0.0);
+}
+
+void status_metrics(struct stack *s, struct buf *out)
+{
+	struct view v;
+
+	view_take(&v, s);
+	metrics_view(&v, out);
+	view_release(&v);
+	metric(out, "weightfs_versions_published_total", "counter", "Versions made visible.",
+	       counter(&counters.versions_published));
+	metric(out, "weightfs_reads_total", "counter", "Read requests.", counter(&counters.reads));
+	metric(out, "weightfs_read_bytes_total", "counter", "Bytes read.",
+	       counter(&counters.read_bytes));
+	metric(out, "weightfs_read_errors_total", "counter", "Read requests that failed.",
+	       counter(&counters.read_errors));
+	metric(out, "weightfs_opens_total", "counter", "Files opened.", counter(&counters.opens));
+	metric(out, "weightfs_lookups_total", "counter", "Names looked up.",
+	       counter(&counters.lookups));
+}
