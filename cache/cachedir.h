@@ -5,6 +5,7 @@
  * Files appear whole (temp name, fsync, rename), are never changed afterwards, and may be removed at any time by anybody: a mapping stays valid.
  * So several processes may share the directory without a lock, and a kill at any instant loses at most a temp file, which the next sweep removes.
  * When the directory cannot be made or written, files live in memory (memfd) instead: `in_memory` is set and why says what happened.
+ * The same when it is deleted or becomes unwritable later (logged once).  Thread-safe.
  */
 #ifndef CACHE_CACHEDIR_H
 #define CACHE_CACHEDIR_H
@@ -31,7 +32,7 @@ void cachedir_close(struct cachedir *d); /* NULL is fine */
 
 /* Starts a new file; *out_fd is open for reading and writing and belongs to the cachedir until commit or abort. */
 int cachedir_create(struct cachedir *d, int *out_fd) MUST_CHECK;
-/* Truncates to size, syncs, renames to name and maps it. name: [A-Za-z0-9._-]+.  Closes fd in any case. */
+/* Truncates to size, syncs, renames to name and maps it. name: [A-Za-z0-9._-]+, not beginning with "." or "tmp.".  Closes fd in any case. */
 int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size, struct mapping **out) MUST_CHECK;
 void cachedir_abort(struct cachedir *d, int fd);
 /* Maps an existing file; -ENOENT. */

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache directory of one run, and its stand-in in memory.
+ *
+ * On disk a file is made as tmp.<pid>.<count> and takes its name by rename once it is synced, so
+ * other processes and later runs only ever see whole files.  In memory a file is a memfd, and the
+ * names are kept in a table.  One may turn into the other once, disk into memory: at the start when
+ * the directory cannot be made or written, later when it has been deleted or become unwritable
+ * under us (logged once).  Files on disk that can still be read stay readable after that.
+ *
+ * The lock guards the tables and nothing slow: descriptors are opened, written, synced and closed
+ * outside of it.  `in_memory` is atomic and only ever becomes true.
+ *
+ * Not here: what the files hold, which of them are worth keeping, and any limit of size.
+ */
+#include "cache/cachedir.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "cache/clock.h"
+#include "cache/fileio.h"
+#include "cache/lock.h"
+#include "cache/log.h"
+#include "cache/table.h"
+
+enum {
+	TEMP_NAME_SIZE = 64,
+	TEMP_AGE_S = 3600,	 /* a temp file untouched for so long is nobody's */
+	TOUCH_WINDOW = 32 << 20, /* bytes read between two MADV_DONTNEED */
+};
+
+/* A file being written: where its bytes are going.  Found by descriptor. */
+struct temp {
+	char name[TEMP_NAME_SIZE]; /* "": in memory */
+};
+
+/* A committed file in memory.  Found by name. */
+struct memory_file {
+	char *name;
+	int fd;
+};
+
+struct cachedir {
+	char *path;
+	int dirfd;	     /* -1: never had a directory */
+	bool in_memory;	     /* atomic */
+	unsigned count;	     /* atomic; temp files made */
+	struct lock lock;    /* guards what follows */
+	struct table *temps; /* fd → struct temp */
+	struct table *files; /* name → struct memory_file */
+};
+
+/* ---- mappings ---- */
+
+static const uint8_t no_bytes[1]; /* where a mapping of size 0 points */
+
+/* Maps size bytes of fd, which stays open. */
+static int map_fd(int fd, uint64_t size, struct mapping **out)
+{
+	struct mapping *m = calloc(1, sizeof(*m));
+	void *bytes = (void *)no_bytes;
+
+	if (m == NULL)
+		return -ENOMEM;
+	if (size > SIZE_MAX) {
+		free(m);
+		return -EFBIG;
+	}
+	if (size > 0)
+		bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+	if (bytes == MAP_FAILED) {
+		int rc = -errno;
+
+		free(m);
+		return rc;
+	}
+	m->bytes = bytes;
+	m->size = size;
+	m->refs = 1;
+	*out = m;
+	return 0;
+}
+
+struct mapping *mapping_ref(struct mapping *m)
+{
+	__atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
+	return m;
+}
+
+void mapping_unref(struct mapping *m)
+{
+	int left;
+
+	if (m == NULL)
+		return;
+	left = __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL);
+	assert(left >= 0);
+	if (left > 0)
+		return;
+	if (m->size > 0)
+		munmap((void *)m->bytes, (size_t)m->size);
+	free(m);
+}
+
+void mapping_touch(struct mapping *m, uint64_t n)
+{
+	uint64_t before = __atomic_fetch_add(&m->touched, n, __ATOMIC_RELAXED);
+
+	if (m->size > 0 && before / TOUCH_WINDOW != (before + n) / TOUCH_WINDOW)
+		madvise((void *)m->bytes, (size_t)m->size, MADV_DONTNEED);
+}
+
+/* ---- opening ---- */
+
+char *cachedir_default(void)
+{
+	const char *dir = secure_getenv("WEIGHTFS_CACHE_DIR");
+
+	if (dir != NULL && dir[0] != '\0')
+		return strdup(dir);
+	if (geteuid() == 0)
+		return strdup("/var/cache/weightfs");
+	dir = secure_getenv("XDG_CACHE_HOME");
+	if (dir != NULL && dir[0] == '/') /* its specification: ignore relative ones */
+		return path_join(dir, "weightfs");
+	dir = secure_getenv("HOME");
+	if (dir != NULL && dir[0] == '/')
+		return path_join(dir, ".cache/weightfs");
+	return NULL;
+}
+
+static void run_name(const char *run, char out[33])
+{
+	XXH128_hash_t h = XXH3_128bits(run, strlen(run));
+
+	snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,
+		 (unsigned long long)h.low64);
+}
+
+/* A descriptor of a new temp file and its name; -errno. */
+static int open_temp(struct cachedir *d, char name[TEMP_NAME_SIZE])
+{
+	for (int tries = 0; tries < 1000; tries++) {
+		unsigned n = __atomic_add_fetch(&d->count, 1, __ATOMIC_RELAXED);
+		int fd;
+
+		snprintf(name, TEMP_NAME_SIZE, "tmp.%ld.%u", (long)getpid(), n);
+		fd = openat(d->dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+			    0600);
+		if (fd >= 0)
+			return fd;
+		if (errno != EEXIST)
+			return -errno;
+	}
+	return -EEXIST;
+}
+
+/* Makes and opens the directory and tries that it can be written; -errno. */
+static int open_dir(struct cachedir *d, const char *parent, const char *run)
+{
+	char name[33], temp[TEMP_NAME_SIZE];
+	int fd, rc;
+
+	run_name(run, name);
+	d->path = path_join(parent, name);
+	if (d->path == NULL)
+		return -ENOMEM;
+	rc = file_mkdirs(d->path);
+	if (rc < 0)
+		return rc;
+	d->dirfd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (d->dirfd < 0)
+		return -errno;
+	fd = open_temp(d, temp);
+	if (fd < 0)
+		return fd;
+	unlinkat(d->dirfd, temp, 0);
+	close(fd);
+	return 0;
+}
+
+static int choose_place(struct cachedir *d, const char *parent, const char *run, struct why *why)
+{
+	char *fallback = parent == NULL ? cachedir_default() : NULL;
+	char shown[256];
+	int rc;
+
+	if (parent == NULL)
+		parent = fallback;
+	if (parent == NULL) {
+		d->in_memory = true;
+		why_set(why, ENOENT,
+			"there is no place for a cache directory (HOME is not set): patches are "
+			"kept in memory; give one with --cache-dir");
+		return 0;
+	}
+	rc = open_dir(d, parent, run);
+	if (rc < 0 && rc != -ENOMEM) {
+		d->in_memory = true;
+		why_set(why, -rc,
+			"cache directory '%s' cannot be used (%s): patches are kept in memory; "
+			"give another one with --cache-dir",
+			printable(shown, sizeof(shown), parent, strlen(parent)),
+			strerrordesc_np(-rc));
+		rc = 0;
+	}
+	free(fallback);
+	return rc;
+}
+
+int cachedir_open(const char *parent, const char *run, struct cachedir **out, bool *out_in_memory,
+		  struct why *why)
+{
+	struct cachedir *d = calloc(1, sizeof(*d));
+	int rc = -ENOMEM;
+
+	if (d == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	d->dirfd = -1;
+	lock_init(&d->lock, LOCK_SHARD);
+	d->temps = table_new();
+	d->files = table_new();
+	if (d->temps != NULL && d->files != NULL)
+		rc = choose_place(d, parent, run, why);
+	if (rc < 0) {
+		cachedir_close(d);
+		return why_set(why, ENOMEM, "out of memory");
+	}
+	*out_in_memory = d->in_memory;
+	*out = d;
+	return 0;
+}
+
+static void free_temp(void *value, void *ctx)
+{
+	free(value);
+}
+
+static void free_memory_file(void *value, void *ctx)
+{
+	struct memory_file *f = value;
+
+	close(f->fd);
+	free(f->name);
+	free(f);
+}
+
+void cachedir_close(struct cachedir *d)
+{
+	if (d == NULL)
+		return;
+	if (d->temps != NULL)
+		table_each(d->temps, free_temp, NULL);
+	if (d->files != NULL)
+		table_each(d->files, free_memory_file, NULL);
+	table_free(d->temps);
+	table_free(d->files);
+	lock_destroy(&d->lock);
+	if (d->dirfd >= 0)
+		close(d->dirfd);
+	free(d->path);
+	free(d);
+}
+
+/* ---- from disk to memory ---- */
+
+static bool is_in_memory(struct cachedir *d)
+{
+	return __atomic_load_n(&d->in_memory, __ATOMIC_ACQUIRE);
+}
+
+static void switch_to_memory(struct cachedir *d, int err)
+{
+	char shown[256];
+
+	if (__atomic_exchange_n(&d->in_memory, true, __ATOMIC_ACQ_REL))
+		return;
+	log_warning("cache directory '%s' cannot be used any more (%s): patches are kept in memory "
+		    "from now on",
+		    printable(shown, sizeof(shown), d->path, strlen(d->path)),
+		    strerrordesc_np(err));
+}
+
+static bool dir_is_gone(const struct cachedir *d)
+{
+	struct stat st;
+
+	return fstat(d->dirfd, &st) == 0 && st.st_nlink == 0;
+}
+
+/* Puts a file's descriptor under its name, which replaces an older one of that name. */
+static int keep_in_memory(struct cachedir *d, const char *name, int fd)
+{
+	struct memory_file *f = calloc(1, sizeof(*f)), *old;
+	int rc = -ENOMEM;
+
+	if (f == NULL)
+		return -ENOMEM;
+	f->fd = fd;
+	f->name = strdup(name);
+	if (f->name == NULL) {
+		free(f);
+		return -ENOMEM;
+	}
+	lock_take(&d->lock);
+	old = table_get_str(d->files, name);
+	rc = table_put_str(d->files, name, f);
+	lock_release(&d->lock);
+	if (rc < 0) {
+		free(f->name);
+		free(f);
+	} else if (old != NULL) {
+		free_memory_file(old, NULL);
+	}
+	return rc;
+}
+
+/* ---- files ---- */
+
+int cachedir_create(struct cachedir *d, int *out_fd)
+{
+	struct temp *t = calloc(1, sizeof(*t));
+	int fd = -1, rc;
+
+	if (t == NULL)
+		return -ENOMEM;
+	if (!is_in_memory(d)) {
+		fd = open_temp(d, t->name);
+		if (fd == -ENOENT || fd == -EROFS || fd == -EACCES || fd == -EPERM)
+			switch_to_memory(d, -fd);
+	}
+	if (is_in_memory(d) && fd < 0) {
+		t->name[0] = '\0';
+		fd = memfd_create("weightfs-cache", MFD_CLOEXEC);
+		if (fd < 0)
+			fd = -errno;
+	}
+	if (fd < 0) {
+		free(t);
+		return fd;
+	}
+	lock_take(&d->lock);
+	rc = table_put(d->temps, (uint64_t)fd, t);
+	lock_release(&d->lock);
+	if (rc < 0) {
+		if (t->name[0] != '\0')
+			unlinkat(d->dirfd, t->name, 0);
+		close(fd);
+		free(t);
+		return rc;
+	}
+	*out_fd = fd;
+	return 0;
+}
+
+/* The temp file of fd, which is the caller's from here on. */
+static struct temp *take_temp(struct cachedir *d, int fd)
+{
+	struct temp *t;
+
+	lock_take(&d->lock);
+	t = table_remove(d->temps, (uint64_t)fd);
+	lock_release(&d->lock);
+	assert(t != NULL);
+	return t;
+}
+
+static bool name_is_fine(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len == 0 || len > NAME_MAX || name[0] == '.' || strncmp(name, "tmp.", 4) == 0)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if (!isalnum((unsigned char)name[i]) && strchr("._-", name[i]) == NULL)
+			return false;
+	return true;
+}
+
+/* Gives a finished temp file its name.  *kept: fd went into the table of files in memory. */
+static int publish(struct cachedir *d, int fd, struct temp *t, const char *name, bool *kept)
+{
+	int rc = 0;
+
+	if (t->name[0] != '\0') {
+		if (fsync(fd) < 0)
+			return -errno;
+		if (renameat(d->dirfd, t->name, d->dirfd, name) == 0) {
+			t->name[0] = '\0';
+			/* Some file systems cannot sync a directory and say EINVAL. */
+			return fsync(d->dirfd) < 0 && errno != EINVAL ? -errno : 0;
+		}
+		if (errno != ENOENT)
+			return -errno;
+		/* Somebody removed the temp file: as if that had come right after the commit. */
+		t->name[0] = '\0';
+		if (!dir_is_gone(d))
+			return 0;
+		/* Or the directory with all that is in it; the open file lives on. */
+		switch_to_memory(d, ENOENT);
+	}
+	rc = keep_in_memory(d, name, fd);
+	*kept = rc == 0;
+	return rc;
+}
+
+int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
+		    struct mapping **out)
+{
+	struct temp *t = take_temp(d, fd);
+	struct mapping *m = NULL;
+	bool kept = false;
+	int rc = 0;
+
+	if (t == NULL || !name_is_fine(name))
+		rc = -EINVAL;
+	else if (size > INT64_MAX)
+		rc = -EFBIG;
+	else if (ftruncate(fd, (off_t)size) < 0)
+		rc = -errno;
+	/* Mapped before it is published: after that nothing can fail but the disk. */
+	if (rc == 0)
+		rc = map_fd(fd, size, &m);
+	if (rc == 0)
+		rc = publish(d, fd, t, name, &kept);
+	if (rc < 0 && t != NULL && t->name[0] != '\0')
+		unlinkat(d->dirfd, t->name, 0);
+	if (!kept)
+		close(fd);
+	free(t);
+	if (rc < 0)
+		mapping_unref(m);
+	else
+		*out = m;
+	return rc;
+}
+
+void cachedir_abort(struct cachedir *d, int fd)
+{
+	struct temp *t = take_temp(d, fd);
+
+	if (t != NULL && t->name[0] != '\0')
+		unlinkat(d->dirfd, t->name, 0);
+	close(fd);
+	free(t);
+}
+
+/* A descriptor of a file in memory (a duplicate, so that a removal meanwhile does not matter). */
+static int open_in_memory(struct cachedir *d, const char *name)
+{
+	const struct memory_file *f;
+	int fd = -ENOENT;
+
+	lock_take(&d->lock);
+	f = table_get_str(d->files, name);
+	if (f != NULL) {
+		fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
+		if (fd < 0)
+			fd = -errno;
+	}
+	lock_release(&d->lock);
+	return fd;
+}
+
+int cachedir_map(struct cachedir *d, const char *name, struct mapping **out)
+{
+	struct stat st;
+	int fd, rc;
+
+	if (!name_is_fine(name))
+		return -EINVAL;
+	fd = open_in_memory(d, name);
+	if (fd == -ENOENT && d->dirfd >= 0) {
+		fd = openat(d->dirfd, name,
+			    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		if (fd < 0)
+			fd = -errno;
+	}
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &st) < 0)
+		rc = -errno;
+	else if (!S_ISREG(st.st_mode))
+		rc = -EINVAL;
+	else
+		rc = map_fd(fd, (uint64_t)st.st_size, out);
+	close(fd);
+	return rc;
+}
+
+void cachedir_remove(struct cachedir *d, const char *name)
+{
+	struct memory_file *f;
+
+	if (!name_is_fine(name))
+		return;
+	lock_take(&d->lock);
+	f = table_remove_str(d->files, name);
+	lock_release(&d->lock);
+	if (f != NULL)
+		free_memory_file(f, NULL);
+	if (d->dirfd >= 0)
+		unlinkat(d->dirfd, name, 0);
+}
+
+/* ---- sweeping ---- */
+
+/* Collects names under the lock, so that keep() is called without it. */
+struct names {
+	char **v;
+	size_t count;
+};
+
+static void collect_name(void *value, void *ctx)
+{
+	const struct memory_file *f = value;
+	struct names *names = ctx;
+	char *copy = strdup(f->name);
+
+	if (copy != NULL)
+		names->v[names->count++] = copy;
+}
+
+static void sweep_memory(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx)
+{
+	struct names names = {0};
+
+	lock_take(&d->lock);
+	names.v = calloc(table_count(d->files) + 1, sizeof(*names.v));
+	if (names.v != NULL)
+		table_each(d->files, collect_name, &names);
+	lock_release(&d->lock);
+	for (size_t i = 0; i < names.count; i++) {
+		if (!keep(names.v[i], ctx))
+			cachedir_remove(d, names.v[i]);
+		free(names.v[i]);
+	}
+	free(names.v);
+}
+
+static bool is_old(int dirfd, const char *name)
+{
+	struct stat st;
+
+	return fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       clock_real_ns() / NSEC_PER_SEC - (int64_t)st.st_mtim.tv_sec > TEMP_AGE_S;
+}
+
+static void sweep_disk(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx)
+{
+	int fd = openat(d->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const struct dirent *de;
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+	if (dir == NULL) {
+		if (fd >= 0)
+			close(fd);
+		return;
+	}
+	while ((de = readdir(dir)) != NULL) {
+		bool stay = true;
+
+		if (strncmp(de->d_name, "tmp.", 4) == 0)
+			stay = !is_old(d->dirfd, de->d_name);
+		else if (name_is_fine(de->d_name))
+			stay = keep(de->d_name, ctx);
+		if (!stay)
+			unlinkat(d->dirfd, de->d_name, 0);
+	}
+	closedir(dir);
+}
+
+void cachedir_sweep(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx)
+{
+	sweep_memory(d, keep, ctx);
+	if (d->dirfd >= 0)
+		sweep_disk(d, keep, ctx);
+}
