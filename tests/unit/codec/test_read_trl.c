@@ -312,9 +312,10 @@ static void test_names_by_pairing(void **state)
 	BF(&f, "y.val.val", 0x33);
 	U16(&f, ".idx", 3); /* no name is left: two parameters */
 	BF(&f, ".val", 4);
+	BF(&f, "y-1", 4); /* before the key y.idx, but after the name y */
 	tensor(&f, "__empty_delta__", "I32", "[1]", "\0\0\0\0", 4);
 	open_good(&o, &f);
-	assert_int_equal(o.delta->count, 9);
+	assert_int_equal(o.delta->count, 10);
 	assert_int_equal(o.delta->sparse, 3);
 	assert_int_equal(delta_find(o.delta, "x.val")->kind, PART_SPARSE);
 	assert_null(delta_find(o.delta, "x"));
@@ -396,6 +397,7 @@ enum bad {
 	GAP_I32,
 	INDICES_GAP,
 	INDICES_I64,
+	INDICES_U16,
 	IDX_I64,
 	SUB_BYTE,
 	BADS
@@ -449,6 +451,10 @@ static void build_bad(struct file *f, enum bad bad)
 		list(f, bad == IDX_I64 ? "a.idx" : "a.indices", "I64", 8, V(1), 1);
 		BF(f, bad == IDX_I64 ? "a.val" : "a.values", 1);
 		return;
+	case INDICES_U16:
+		U16(f, "a.indices", 1);
+		BF(f, "a.values", 1);
+		return;
 	case INDICES_GAP:
 		I32(f, "a.indices", 1);
 		BF(f, "a.values", 1);
@@ -488,6 +494,7 @@ static void test_refusals(void **state)
 		[GAP_I32] = {EBADMSG, "its gap_delta index is I32, but must be U16 or U32"},
 		[INDICES_GAP] = {EBADMSG, ".indices pairs hold positions and not gaps"},
 		[INDICES_I64] = {EBADMSG, "its .indices index is I64, but must be I32"},
+		[INDICES_U16] = {EBADMSG, "its .indices index is U16, but must be I32"},
 		[IDX_I64] = {EBADMSG, "its .idx index is I64, but must be I32, U16 or U32"},
 		[SUB_BYTE] = {ENOTSUP, "single values of F4 cannot be replaced"},
 	};

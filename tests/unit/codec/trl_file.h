@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of the TRL reader: files composed by hand (struct file), so that they can also be wrong, and what a
- * delta does, looked at by laying its encoded patch over known bytes.
+ * For the tests of the TRL reader: files composed by hand (struct file), so that they can also be
+ * wrong, and what a delta does, looked at by laying its encoded patch over known bytes.
  */
 #ifndef TESTS_UNIT_CODEC_TRL_FILE_H
 #define TESTS_UNIT_CODEC_TRL_FILE_H
@@ -32,7 +32,7 @@ UNUSED static void meta(struct file *f, const char *key, const char *value)
 }
 
 UNUSED static void tensor(struct file *f, const char *name, const char *dtype, const char *shape,
-		   const void *bytes, size_t len)
+			  const void *bytes, size_t len)
 {
 	buf_addstr(&f->json, ",");
 	buf_addjson(&f->json, name, strlen(name));
@@ -43,7 +43,7 @@ UNUSED static void tensor(struct file *f, const char *name, const char *dtype, c
 
 /* One-dimensional, n elements of width bytes, little-endian. */
 UNUSED static void list(struct file *f, const char *name, const char *dtype, unsigned width,
-		 const uint64_t *v, size_t n)
+			const uint64_t *v, size_t n)
 {
 	uint8_t *bytes = malloc(n * width + 1);
 	char shape[32];
@@ -127,7 +127,7 @@ UNUSED static int sink_write(void *ctx, uint64_t off, const void *src, size_t le
 }
 
 UNUSED static int encode(struct opened *o, const char *name, enum st_dtype dtype, uint64_t numel,
-		  struct buf *blob, uint64_t *out_len)
+			 struct buf *blob, uint64_t *out_len)
 {
 	const struct part *part = delta_find(o->delta, name);
 	const struct sink sink = {sink_write, blob};
@@ -139,7 +139,7 @@ UNUSED static int encode(struct opened *o, const char *name, enum st_dtype dtype
 
 /* Encodes, checks the patch and applies it to elements [first, first + n) of 16 bits. */
 UNUSED static void apply16(struct opened *o, const char *name, uint64_t numel, uint64_t first,
-		    uint16_t *dst, size_t n)
+			   uint16_t *dst, size_t n)
 {
 	struct buf blob = {0};
 	struct patch patch;
