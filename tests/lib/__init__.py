@@ -1,0 +1,1 @@
+"""Helpers of the Python tests: writers, the reference computation, and a mount to look at."""
