@@ -360,6 +360,9 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "source", text_json(s->store->name));
 	put(root, "base", text_json(s->base != NULL ? s->base->name : NULL));
 	put(root, "mountpoint", text_json(s->opts->mountpoint));
+	put(root, "shard_size",
+	    s->opts->shard_size > 0 ? number_json(s->opts->shard_size) : json_null());
+	put(root, "times", json_string(s->opts->ignore_times ? "ignore" : "trust"));
 	put_generation(&v, root);
 	put(root, "line", text_json(buf_str(&line)));
 	put(root, "held_seconds", json_real((double)v.held_ns / NSEC_PER_SEC));

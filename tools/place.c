@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Telling mounts from sources, and asking a mount what it is.
+ *
+ * A mount is recognised by its .weightfs/status.json and nothing else, so that it also works
+ * through bind mounts and in containers that cannot see the mount table of the host.
+ *
+ * One thread; blocks on the mount.
+ */
+#include "tools/place.h"
+
+#include "cache/fileio.h"
+#include "tools/cli.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { STATUS_MAX = 64 << 20 };
+
+static int explain(const char *mountpoint, int err, struct why *why)
+{
+	char shown[200];
+
+	printable(shown, sizeof(shown), mountpoint, strlen(mountpoint));
+	switch (err) {
+	case ENOTCONN:
+	case ECONNABORTED:
+		return why_set(why, ENOTCONN,
+			       "%s: the mount is dead, its process has gone; weightfs umount "
+			       "cleans it up",
+			       shown);
+	case ENOENT:
+		if (access(mountpoint, F_OK) < 0)
+			return why_set(why, ENOENT, "%s: no such directory", shown);
+		return why_set(why, ENOENT, "%s is not a weightfs mount", shown);
+	case ENOTDIR: return why_set(why, ENOTDIR, "%s is not a weightfs mount", shown);
+	case EACCES:
+		return why_set(why, EACCES,
+			       "%s: permission denied; the mount may be another user's, made "
+			       "without --allow-other",
+			       shown);
+	default: return why_set(why, err, "%s: %s", shown, errno_text(err));
+	}
+}
+
+int place_open(const char *mountpoint, int *out_fd, struct why *why)
+{
+	char *path = path_join(mountpoint, ".weightfs");
+	int fd, err = 0;
+
+	if (path == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		err = errno;
+	else if (faccessat(fd, "status.json", F_OK, 0) < 0)
+		err = errno;
+	free(path);
+	if (err != 0) {
+		if (fd >= 0)
+			close(fd);
+		return explain(mountpoint, err, why);
+	}
+	*out_fd = fd;
+	return 0;
+}
+
+int place_read(int fd, const char *mountpoint, const char *name, char **out, struct why *why)
+{
+	size_t len;
+	int ret = file_slurp(fd, name, STATUS_MAX, out, &len);
+
+	return ret < 0 ? explain(mountpoint, -ret, why) : 0;
+}
+
+int place_status(const char *mountpoint, json_t **out, struct why *why)
+{
+	json_error_t error;
+	char *text = NULL;
+	int fd, ret = place_open(mountpoint, &fd, why);
+
+	if (ret < 0)
+		return ret;
+	ret = place_read(fd, mountpoint, "status.json", &text, why);
+	close(fd);
+	if (ret < 0)
+		return ret;
+	*out = json_loads(text, 0, &error);
+	free(text);
+	if (*out == NULL)
+		return why_set(why, EPROTO, "%s: its status.json cannot be read: %s", mountpoint,
+			       error.text);
+	return 0;
+}
+
+static int set_text(char **field, const char *text)
+{
+	if (*field != NULL || text == NULL)
+		return 0;
+	*field = strdup(text);
+	return *field != NULL ? 0 : -ENOMEM;
+}
+
+int place_source(const char *place, struct opts *o, struct why *why)
+{
+	json_t *status = NULL;
+	int ret = place_status(place, &status, why);
+
+	if (ret == -ENOENT || ret == -ENOTDIR) /* a source, or for its store to say */
+		ret = set_text(&o->source, place);
+	else if (ret == 0) {
+		const char *times = json_string_value(json_object_get(status, "times"));
+		json_int_t shard = json_integer_value(json_object_get(status, "shard_size"));
+
+		ret = set_text(&o->source, json_string_value(json_object_get(status, "source")));
+		if (ret == 0)
+			ret = set_text(&o->base,
+				       json_string_value(json_object_get(status, "base")));
+		if (o->shard_size == 0 && shard > 0)
+			o->shard_size = (uint64_t)shard;
+		if (times != NULL && strcmp(times, "ignore") == 0)
+			o->ignore_times = true;
+		json_decref(status);
+		if (ret == 0 && o->source == NULL)
+			return why_set(why, EPROTO, "%s does not say what its source is", place);
+	}
+	if (ret == -ENOMEM)
+		return why_set(why, ENOMEM, "out of memory");
+	return ret;
+}

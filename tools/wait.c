@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weightfs wait MOUNTPOINT: sleeps in poll(2) on .weightfs/newest (or version) until a number is
+ * there, prints it and ends.
+ *
+ * The file is read again after each wake-up, and at least once a second, so that nothing depends on
+ * a wake-up that a kernel or a bind mount swallows.  A mount that goes away ends the wait with a
+ * sentence.
+ */
+#include "cache/clock.h"
+#include "cache/fileio.h"
+#include "tools/cli.h"
+#include "tools/place.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { OPT_AFTER, OPT_VERSION, OPT_TIMEOUT, OPT_CURRENT };
+
+static const struct cli_opt own[] = {
+	[OPT_AFTER] = {"after", 0, "N", "wait for a version above N"},
+	[OPT_VERSION] = {"version", 0, "N", "wait for version N or a later one"},
+	[OPT_TIMEOUT] = {"timeout", 0, "SECONDS", "give up after that long (default: never)"},
+	[OPT_CURRENT] = {"current", 0, NULL,
+			 "what the plain paths show, which a hold may keep behind the newest"},
+	{NULL, 0, NULL, NULL},
+};
+
+static const struct cli cli = {
+	.verb = "wait",
+	.args = "[options] MOUNTPOINT",
+	.about = "Waits until a version is whole and can be opened, and prints its number.  "
+		 "Without\n"
+		 "--after and --version any version will do.\n",
+	.own = own,
+	.min_args = 1,
+	.max_args = 1,
+	.examples = "  weightfs wait /mnt/policy --version 10 --timeout 60\n"
+		    "  v=$(weightfs wait /mnt/policy --after \"$v\") && reload "
+		    "/mnt/policy/.weightfs/versions/$v\n",
+	.exits = "3  the version did not come in time",
+};
+
+static const int64_t LOOK_NS = NSEC_PER_SEC;	  /* without a wake-up */
+static const int64_t REST_NS = NSEC_PER_SEC / 50; /* after one that brought nothing */
+
+/* The number in the file; false while there is none. */
+static int read_version(int fd, bool *out_any, uint64_t *out)
+{
+	char text[64];
+	ssize_t n;
+
+	do
+		n = pread(fd, text, sizeof(text) - 1, 0);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	text[n] = '\0';
+	text[strcspn(text, "\n")] = '\0';
+	*out_any = parse_u64(text, out) == 0;
+	return 0;
+}
+
+static void sleep_until(int fd, int64_t until, bool listen)
+{
+	struct pollfd p = {.fd = listen ? fd : -1, .events = POLLIN | POLLPRI};
+	int64_t left = until - clock_mono_ns();
+	struct timespec ts = clock_timespec(left > 0 ? left : 0);
+
+	/* Whatever ends it, the file is read next. */
+	(void)ppoll(&p, 1, &ts, NULL);
+}
+
+/* 1: there, *out has it; 0: timed out; -errno. */
+static int wait_for(int fd, uint64_t least, int64_t until, uint64_t *out)
+{
+	for (;;) {
+		bool any;
+		int64_t now;
+		int ret = read_version(fd, &any, out);
+
+		if (ret < 0)
+			return ret;
+		if (any && *out >= least)
+			return 1;
+		now = clock_mono_ns();
+		if (now >= until)
+			return 0;
+		sleep_until(fd, MIN(until, now + LOOK_NS), true);
+		now = clock_mono_ns();
+		if (now < until)
+			sleep_until(fd, MIN(until, now + REST_NS), false);
+	}
+}
+
+/* The smallest number that will do, and when to give up. */
+static int parse_goal(const struct cli_line *line, uint64_t *least, int64_t *until)
+{
+	const char *after = line->value[OPT_AFTER], *version = line->value[OPT_VERSION];
+	int64_t timeout;
+
+	*least = 0;
+	*until = INT64_MAX;
+	if (after != NULL && version != NULL)
+		return cli_usage(&cli, "wait: --after and --version exclude each other");
+	if (after != NULL && (parse_u64(after, least) < 0 || add_overflows(*least, 1, least)))
+		return cli_usage(&cli, "wait: --after: \"%.40s\" is not a version number", after);
+	if (version != NULL && parse_u64(version, least) < 0)
+		return cli_usage(&cli, "wait: --version: \"%.40s\" is not a version number",
+				 version);
+	if (line->value[OPT_TIMEOUT] == NULL)
+		return -1;
+	if (parse_duration_ns(line->value[OPT_TIMEOUT], &timeout) < 0)
+		return cli_usage(&cli, "wait: --timeout: \"%.40s\" is not a time (such as 5 or 2m)",
+				 line->value[OPT_TIMEOUT]);
+	if (timeout < INT64_MAX - clock_mono_ns())
+		*until = clock_mono_ns() + timeout;
+	return -1;
+}
+
+int verb_wait(int argc, char **argv)
+{
+	struct cli_line line;
+	struct why why = {0};
+	uint64_t least, version;
+	int64_t until;
+	int dir, fd, ret = cli_parse(&cli, argc, argv, NULL, &line);
+
+	if (ret < 0)
+		ret = parse_goal(&line, &least, &until);
+	if (ret >= 0)
+		return ret;
+	if (place_open(line.args[0], &dir, &why) < 0)
+		return cli_fail(&why);
+	fd = openat(dir, line.value[OPT_CURRENT] != NULL ? "version" : "newest",
+		    O_RDONLY | O_CLOEXEC);
+	close(dir);
+	ret = fd >= 0 ? wait_for(fd, least, until, &version) : -errno;
+	if (fd >= 0)
+		close(fd);
+	if (ret < 0)
+		return cli_error("%s: the mount went away while waiting: %s", line.args[0],
+				 errno_text(ret));
+	if (ret == 0) {
+		cli_error("%s: version %" PRIu64 " did not come in time", line.args[0], least);
+		return EXIT_CODE_TIMEOUT;
+	}
+	printf("%" PRIu64 "\n", version);
+	return cli_done();
+}
