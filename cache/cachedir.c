@@ -41,6 +41,7 @@ enum {
 
 /* A file being written: where its bytes are going.  Found by descriptor. */
 struct temp {
+	int fd;
 	char name[TEMP_NAME_SIZE]; /* "": in memory */
 };
 
@@ -241,9 +242,17 @@ int cachedir_open(const char *parent, const char *run, struct cachedir **out, bo
 	return 0;
 }
 
-static void free_temp(void *value, void *ctx)
+static void drop_temp(struct cachedir *d, struct temp *t)
 {
-	free(value);
+	if (t->name[0] != '\0')
+		unlinkat(d->dirfd, t->name, 0);
+	close(t->fd);
+	free(t);
+}
+
+static void drop_left_temp(void *value, void *ctx)
+{
+	drop_temp(ctx, value);
 }
 
 static void free_memory_file(void *value, void *ctx)
@@ -260,7 +269,7 @@ void cachedir_close(struct cachedir *d)
 	if (d == NULL)
 		return;
 	if (d->temps != NULL)
-		table_each(d->temps, free_temp, NULL);
+		table_each(d->temps, drop_left_temp, d);
 	if (d->files != NULL)
 		table_each(d->files, free_memory_file, NULL);
 	table_free(d->temps);
@@ -349,18 +358,15 @@ int cachedir_create(struct cachedir *d, int *out_fd)
 		free(t);
 		return fd;
 	}
+	t->fd = fd;
 	lock_take(&d->lock);
 	rc = table_put(d->temps, (uint64_t)fd, t);
 	lock_release(&d->lock);
-	if (rc < 0) {
-		if (t->name[0] != '\0')
-			unlinkat(d->dirfd, t->name, 0);
-		close(fd);
-		free(t);
-		return rc;
-	}
-	*out_fd = fd;
-	return 0;
+	if (rc < 0)
+		drop_temp(d, t);
+	else
+		*out_fd = fd;
+	return rc;
 }
 
 /* The temp file of fd, which is the caller's from here on. */
@@ -449,10 +455,8 @@ void cachedir_abort(struct cachedir *d, int fd)
 {
 	struct temp *t = take_temp(d, fd);
 
-	if (t != NULL && t->name[0] != '\0')
-		unlinkat(d->dirfd, t->name, 0);
-	close(fd);
-	free(t);
+	if (t != NULL)
+		drop_temp(d, t);
 }
 
 /* A descriptor of a file in memory (a duplicate, so that a removal meanwhile does not matter). */
