@@ -17,6 +17,10 @@
 enum {
 	PATCH_OFFSET_BITS = 40,
 	PATCH_COUNT_BITS = 17,
+	PATCH_SLACK =
+		4, /* elements that fit behind a writer's positions[], for loops that overshoot */
+	PATCH_LINE = 64,		 /* bytes a prefetch brings */
+	PATCH_PREFETCH_MAX = 16 * 1024,	 /* bytes of one list that are worth a prefetch */
 	PATCH_WRITE_BUFFER = 256 * 1024, /* bytes of payload gathered before the sink sees them */
 };
 
@@ -87,6 +91,13 @@ PATCH_INLINE int patch_block_at(const struct patch *p, uint64_t block, struct pa
 	out->elements = e.elements;
 	out->form = e.form;
 	return 0;
+}
+
+PATCH_INLINE void patch_prefetch_bytes(const uint8_t *p, size_t len)
+{
+	len = MIN(len, (size_t)PATCH_PREFETCH_MAX);
+	for (size_t i = 0; i < len + PATCH_LINE - 1; i += PATCH_LINE)
+		__builtin_prefetch(p + i, 0, 2);
 }
 
 /* One element as a number; width is a constant where this is inlined into a loop. */
@@ -161,8 +172,8 @@ struct patch_writer {
 	enum patch_op op;
 	unsigned width;
 	uint8_t *front;	    /* owned: head and directory */
-	uint8_t *positions; /* owned: PATCH_BLOCK u16 */
-	uint8_t *values;    /* owned: PATCH_BLOCK elements */
+	uint8_t *positions; /* owned: PATCH_BLOCK + PATCH_SLACK u16 */
+	uint8_t *values;    /* owned: PATCH_BLOCK + PATCH_SLACK elements */
 	uint8_t *buffer;    /* owned: PATCH_WRITE_BUFFER bytes */
 };
 

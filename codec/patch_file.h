@@ -2,10 +2,11 @@
 /*
  * A patch file: all tensors' patches of one version step, as an ordinary safetensors file.
  *
- * Each patched tensor is a U8 tensor of the same name whose bytes are its blob (patch.h); blobs start at multiples of 8.
- * Tensors without changes are absent.  "__metadata__": format "weightfs-patch", "xxh3" the 32 hex digits of the
- * XXH3-128 of all bytes after the header, plus whatever the writer adds (source object, versions).
- * The file is read through a memory map that stays mapped as long as the patch_file lives.
+ * Each patched tensor is a U8 tensor of the same name whose bytes are its blob (patch.h); blobs
+ * start at multiples of 8.  Tensors without changes are absent.  "__metadata__": format
+ * "weightfs-patch", "xxh3" the 32 hex digits of the XXH3-128 of all bytes after the header, plus
+ * whatever the writer adds (source object, versions).  The file is read through a memory map that
+ * stays mapped as long as the patch_file lives.
  */
 #ifndef CODEC_PATCH_FILE_H
 #define CODEC_PATCH_FILE_H
@@ -21,31 +22,38 @@ struct patch_file {
 	uint64_t size;
 };
 
-/* Parses `size` bytes, which stay borrowed until patch_file_free().  Checks the header, the format key and each blob's
- * head; with `full` also the hash and every payload.  -EBADMSG, -ENOTSUP, -ENOMEM. */
-int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file, struct why *why) MUST_CHECK;
+/* Parses `size` bytes, which stay borrowed until patch_file_free().  Checks the header, the format
+ * key and each blob's head; with `full` also the hash and every payload.  -EBADMSG, -ENOTSUP,
+ * -ENOMEM. */
+int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file,
+		    struct why *why) MUST_CHECK;
 void patch_file_free(struct patch_file *file); /* NULL is fine; does not unmap */
 
 /* ---- making one ---- */
 
 struct patch_file_writer; /* opaque */
 
-/* Starts a patch file on a sink.  `names` (count of them, borrowed until end) are all tensors that may get a patch: room for their
- * header entries is reserved at the front.  meta pairs are copied into the header.  Order of names = order of blobs. */
-int patch_file_writer_new(const char *const *names, size_t count, const struct st_meta *meta, size_t meta_count,
-			  const struct sink *sink, struct patch_file_writer **out_writer, struct why *why) MUST_CHECK;
+/* Starts a patch file on a sink.  `names` (count of them, borrowed until end) are all tensors that
+ * may get a patch: room for their header entries is reserved at the front.  meta pairs are copied
+ * into the header.  Order of names = order of blobs. */
+int patch_file_writer_new(const char *const *names, size_t count, const struct st_meta *meta,
+			  size_t meta_count, const struct sink *sink,
+			  struct patch_file_writer **out_writer, struct why *why) MUST_CHECK;
 
-/* Where the next blob has to go, for patch_writer_new() or patch_merge() on patch_file_writer_sink(), which is the sink
- * given; then patch_file_writer_took() with the index into names and the blob's length (0: no blob; nothing recorded).
- * took: -EINVAL for an index out of range or not above the last one with a blob or a length that is not a multiple of 8,
- * -EFBIG when the file passes 10^15 bytes. */
+/* Where the next blob has to go, for patch_writer_new() or patch_merge() on
+ * patch_file_writer_sink(), which is the sink given; then patch_file_writer_took() with the index
+ * into names and the blob's length (0: no blob; nothing recorded).  took: -EINVAL for an index out
+ * of range or not above the last one with a blob or a length that is not a multiple of 8, -EFBIG
+ * when the file passes 10^15 bytes. */
 uint64_t patch_file_writer_at(const struct patch_file_writer *w);
 const struct sink *patch_file_writer_sink(struct patch_file_writer *w);
 int patch_file_writer_took(struct patch_file_writer *w, size_t index, uint64_t len) MUST_CHECK;
 
-/* Completes the file.  The hash covers the bytes after the header: they are read back through `readback` (the same file),
- * since the directory of a blob is written after its payload.  *out_size is the file's length (the caller truncates to it). */
-int patch_file_writer_end(struct patch_file_writer *w, const struct source *readback, uint64_t *out_size, struct why *why) MUST_CHECK;
+/* Completes the file.  The hash covers the bytes after the header: they are read back through
+ * `readback` (the same file), since the directory of a blob is written after its payload. *out_size
+ * is the file's length (the caller truncates to it). */
+int patch_file_writer_end(struct patch_file_writer *w, const struct source *readback,
+			  uint64_t *out_size, struct why *why) MUST_CHECK;
 void patch_file_writer_free(struct patch_file_writer *w); /* NULL is fine */
 
 #endif

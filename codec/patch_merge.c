@@ -21,12 +21,13 @@
 
 enum {
 	WORDS = PATCH_BLOCK / 64,
+	EMIT_STEP = PATCH_SLACK,
 	KIND_NONE = 255, /* no operation can express it: ADD and XOR came together */
 };
 
 struct merger {
 	struct patch_writer *writer;
-	uint8_t *scratch;  /* PATCH_BLOCK elements, zero between blocks */
+	uint8_t *scratch;  /* PATCH_BLOCK elements; zero between blocks but for SET */
 	uint64_t *touched; /* PATCH_BLOCK bits, zero between blocks; unused with kinds */
 	uint8_t *kinds;	   /* a kind per element, zero between blocks; NULL: one operation */
 	uint8_t kind;	   /* with kinds: what all elements kept so far need, 0 before the first */
@@ -35,26 +36,33 @@ struct merger {
 
 /* ---- into the scratch ---- */
 
+/* Marks elements 0 ... elements-1. */
+static void touch_all(uint64_t *touched, uint32_t elements)
+{
+	memset(touched, 0xff, elements / 64 * 8);
+	if (elements % 64 != 0)
+		touched[elements / 64] |= (UINT64_C(1) << elements % 64) - 1;
+}
+
 PATCH_INLINE int gather(struct merger *m, const struct patch_block *blk, enum patch_op op,
 			unsigned width)
 {
+	const uint8_t *restrict positions = blk->positions, *restrict values = blk->values;
 	uint8_t *restrict scratch = m->scratch;
 	uint64_t *restrict touched = m->touched;
+	const uint32_t count = blk->count, elements = blk->elements;
 
 	if (blk->form == PATCH_DENSE) {
-		patch_change_row(scratch, blk->values, blk->elements, op, width);
-		for (uint32_t i = 0; i < blk->elements; i += 64)
-			touched[i / 64] |= blk->elements - i >= 64
-						   ? ~UINT64_C(0)
-						   : (UINT64_C(1) << (blk->elements - i)) - 1;
+		patch_change_row(scratch, values, elements, op, width);
+		touch_all(touched, elements);
 		return 0;
 	}
-	for (size_t i = 0; i < blk->count; i++) {
-		uint32_t pos = load_le16(blk->positions + 2 * i);
+	for (size_t i = 0; i < count; i++) {
+		uint32_t pos = load_le16(positions + 2 * i);
 
-		if (pos >= blk->elements)
+		if (pos >= elements)
 			return -EBADMSG;
-		patch_change(scratch + (size_t)pos * width, blk->values + i * width, op, width);
+		patch_change(scratch + (size_t)pos * width, values + i * width, op, width);
 		touched[pos / 64] |= UINT64_C(1) << pos % 64;
 	}
 	return 0;
@@ -92,28 +100,50 @@ static int gather_mixed(struct merger *m, const struct patch_block *blk, enum pa
 
 /* ---- and out again ---- */
 
-PATCH_INLINE uint32_t emit(struct merger *m, bool zeros, unsigned width)
+/* The touched elements in order, into positions[], which has room for EMIT_STEP more; the bitmap is
+ * zero again. How many bits a word has cannot be predicted, so each gets EMIT_STEP of them at a
+ * time without a branch: what is written for bits that are not there is overwritten by the next. */
+static uint32_t list_touched(uint64_t *restrict touched, uint8_t *restrict positions)
 {
-	uint8_t *restrict positions = m->writer->positions, *restrict values = m->writer->values;
-	uint8_t *restrict scratch = m->scratch;
 	uint32_t n = 0;
 
 	for (uint32_t word = 0; word < WORDS; word++) {
-		uint64_t bits = m->touched[word];
+		uint64_t bits = touched[word];
 
-		m->touched[word] = 0;
-		for (; bits != 0; bits &= bits - 1) {
-			uint32_t pos = word * 64 + (uint32_t)__builtin_ctzll(bits);
-			uint64_t v = patch_load(scratch + (size_t)pos * width, width);
+		touched[word] = 0;
+		do {
+			for (int i = 0; i < EMIT_STEP; i++) {
+				uint32_t bit = (uint32_t)__builtin_ctzll(bits | UINT64_C(1) << 63);
 
-			/* Without a branch: the next one overwrites what does not count. */
-			store_le16(positions + 2 * n, (uint16_t)pos);
-			patch_store(values + (size_t)n * width, v, width);
-			patch_store(scratch + (size_t)pos * width, 0, width);
-			n += zeros || v != 0;
-		}
+				store_le16(positions + 2 * (size_t)n, (uint16_t)(word * 64 + bit));
+				n += bits != 0;
+				bits &= bits - 1;
+			}
+		} while (bits != 0);
 	}
 	return n;
+}
+
+/* Moves the listed elements to values[]; those that are zero drop out unless `zeros`, and their
+ * scratch is cleared. */
+PATCH_INLINE uint32_t collect(const struct merger *m, uint32_t count, bool zeros, unsigned width)
+{
+	uint8_t *restrict positions = m->writer->positions, *restrict values = m->writer->values;
+	uint8_t *restrict scratch = m->scratch;
+	size_t n = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		uint16_t pos = load_le16(positions + 2 * i);
+		uint64_t v = patch_load(scratch + (size_t)pos * width, width);
+
+		patch_store(values + n * width, v, width);
+		if (!zeros) {
+			patch_store(scratch + (size_t)pos * width, 0, width);
+			store_le16(positions + 2 * n, pos);
+		}
+		n += zeros || v != 0;
+	}
+	return (uint32_t)n;
 }
 
 static int emit_mixed(struct merger *m, uint32_t *out_count, struct why *why)
@@ -166,14 +196,26 @@ static int (*const gathers[4][4])(struct merger *, const struct patch_block *) =
 
 static uint32_t emit_uniform(struct merger *m)
 {
+	/* A SET overwrites what is left in the scratch, so only ADD and XOR need it cleared. */
 	bool zeros = m->writer->op == PATCH_SET;
+	uint32_t n = list_touched(m->touched, m->writer->positions);
 
 	switch (m->width) {
-	case 1: return emit(m, zeros, 1);
-	case 2: return emit(m, zeros, 2);
-	case 4: return emit(m, zeros, 4);
-	default: return emit(m, zeros, 8);
+	case 1: return zeros ? collect(m, n, true, 1) : collect(m, n, false, 1);
+	case 2: return zeros ? collect(m, n, true, 2) : collect(m, n, false, 2);
+	case 4: return zeros ? collect(m, n, true, 4) : collect(m, n, false, 4);
+	default: return zeros ? collect(m, n, true, 8) : collect(m, n, false, 8);
 	}
+}
+
+/* While one patch is gathered the next one's payload comes. */
+static void prefetch_block(const struct patch *p, uint64_t block)
+{
+	struct patch_block blk;
+
+	if (patch_block_at(p, block, &blk) == 0)
+		patch_prefetch_bytes(blk.positions, (size_t)(blk.values - blk.positions) +
+							    (size_t)blk.count * p->width);
 }
 
 static int merge_block(struct merger *m, const struct patch *const *patches, size_t k,
@@ -187,6 +229,8 @@ static int merge_block(struct merger *m, const struct patch *const *patches, siz
 		struct patch_block blk;
 		int ret = patch_block_at(p, block, &blk);
 
+		if (i + 1 < k)
+			prefetch_block(patches[i + 1], block);
 		if (ret == 0 && blk.count > 0) {
 			any = true;
 			ret = m->kinds != NULL ? gather_mixed(m, &blk, p->op)

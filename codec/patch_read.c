@@ -22,9 +22,7 @@
 #include "codec/patch_block.h"
 
 enum {
-	LINE = 64,		  /* bytes a prefetch brings */
-	PREFETCH_MAX = 32 * 1024, /* bytes of one block's payload that are worth a prefetch */
-	PREFETCH_SLACK = 64,	  /* elements around where a cut block's positions are expected */
+	PREFETCH_SLACK = 64, /* elements around where a cut block's positions are expected */
 };
 
 static int open_head(const uint8_t *head, struct patch *p, struct why *why)
@@ -359,12 +357,6 @@ static int apply_part(const struct patch *p, const struct patch_block *blk, cons
 	return 0;
 }
 
-static void prefetch_bytes(const uint8_t *p, size_t len)
-{
-	for (size_t i = 0; i < len + LINE - 1; i += LINE)
-		__builtin_prefetch(p + i, 0, 2);
-}
-
 static bool range_ok(const struct patch *p, uint64_t off, uint64_t len)
 {
 	uint64_t total = p->numel * p->width;
@@ -422,9 +414,9 @@ static void prefetch_block(const struct patch *p, const struct patch_block *blk,
 		hi = MIN((uint64_t)blk->count * e1 / blk->elements + PREFETCH_SLACK,
 			 (uint64_t)blk->count);
 		lo -= e0 == 0 ? 0 : MIN(lo, (uint64_t)PREFETCH_SLACK);
-		prefetch_bytes(blk->positions + 2 * lo, MIN(2 * (hi - lo), PREFETCH_MAX));
+		patch_prefetch_bytes(blk->positions + 2 * lo, 2 * (hi - lo));
 	}
-	prefetch_bytes(blk->values + lo * p->width, MIN((hi - lo) * p->width, PREFETCH_MAX));
+	patch_prefetch_bytes(blk->values + lo * p->width, (hi - lo) * p->width);
 }
 
 void patch_prefetch(const struct patch *patch, uint64_t off, size_t len)

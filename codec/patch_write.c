@@ -37,8 +37,8 @@ struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t
 	w->numel = numel;
 	w->blocks = patch_blocks(numel);
 	w->front = calloc(1, front_size(w));
-	w->positions = malloc(2 * (size_t)PATCH_BLOCK);
-	w->values = malloc((size_t)PATCH_BLOCK * width);
+	w->positions = malloc(2 * (size_t)(PATCH_BLOCK + PATCH_SLACK));
+	w->values = malloc((size_t)(PATCH_BLOCK + PATCH_SLACK) * width);
 	w->buffer = malloc(PATCH_WRITE_BUFFER);
 	if (w->front == NULL || w->positions == NULL || w->values == NULL || w->buffer == NULL) {
 		patch_writer_free(w);
@@ -109,7 +109,7 @@ static int make_dense(struct patch_writer *w, uint32_t count, uint32_t elements,
 
 	if (count == elements)
 		return 0; /* strictly ascending: they are in place */
-	dense = calloc(PATCH_BLOCK, w->width);
+	dense = calloc(PATCH_BLOCK + PATCH_SLACK, w->width);
 	if (dense == NULL)
 		return why_set(why, ENOMEM, "out of memory for a block of a patch");
 	switch (w->width) {
