@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weightfs export SOURCE|MOUNTPOINT -o DIR: one version as a plain checkpoint.
+ *
+ * Builds the generation exactly as a mount would (stack without history, run_scan(), run_build())
+ * and copies the files of its tree, so that the directory is byte for byte what the mount shows.
+ *
+ * DIR appears whole or not at all: the files go to DIR.tmp.PID beside it, are synced, and the
+ * directory is renamed.  With --force an existing checkpoint is exchanged with the new one in one
+ * step and then removed; a directory that does not look like a checkpoint is never replaced.
+ * A failure, SIGINT or SIGTERM removes what was written.
+ *
+ * One thread.
+ */
+#include "cache/clock.h"
+#include "cache/fileio.h"
+#include "cache/log.h"
+#include "fs/stack.h"
+#include "tools/cli.h"
+#include "tools/place.h"
+#include "tools/progress.h"
+#include "tools/replace.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PIECE = 4 << 20 };
+enum { OPT_OUT, OPT_VERSION, OPT_FORCE, OPT_QUIET };
+
+static const struct cli_opt own[] = {
+	[OPT_OUT] = {"output", 'o', "DIR", "where the checkpoint goes (required)"},
+	[OPT_VERSION] = {"version", 0, "N", "which version (default: the newest whole one)"},
+	[OPT_FORCE] = {"force", 0, NULL, "replace a checkpoint that is there already"},
+	[OPT_QUIET] = {"quiet", 'q', NULL, "no progress and no summary"},
+	{NULL, 0, NULL, NULL},
+};
+
+static const struct cli cli = {
+	.verb = "export",
+	.args = "[options] -o DIR SOURCE|MOUNTPOINT",
+	.about = "Writes one version of a run as an ordinary checkpoint: weights, index and "
+		 "companion\n"
+		 "files, byte for byte as a mount shows them.  DIR appears when it is complete.  "
+		 "The\n"
+		 "number exported goes to standard output.\n",
+	.own = own,
+	.with = CLI_SOURCE,
+	.min_args = 1,
+	.max_args = 1,
+	.examples =
+		"  weightfs export ./bucket -o ./step-42 --version 42\n"
+		"  weightfs export /mnt/policy -o ./newest --force\n"
+		"  weightfs export ./bucket -o ./release --base ./Qwen3-0.6B --shard-size 5GB\n",
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	interrupted = 1;
+}
+
+static void catch_signals(void)
+{
+	struct sigaction act = {.sa_handler = on_signal};
+
+	sigemptyset(&act.sa_mask);
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	sigaction(SIGHUP, &act, NULL);
+}
+
+/* ---- copying ---- */
+
+struct copy {
+	struct progress progress;
+	uint8_t *piece; /* PIECE bytes */
+	bool quiet;
+	struct why *why;
+};
+
+static uint64_t tree_bytes(const struct node *n)
+{
+	uint64_t sum = 0;
+
+	if (n->kind != NODE_DIR)
+		return n->size;
+	for (size_t i = 0; i < n->entry_count; i++)
+		sum += tree_bytes(n->entries[i].node);
+	return sum;
+}
+
+static int copy_bytes(struct copy *c, struct node *file, int fd, const char *path)
+{
+	for (uint64_t at = 0; at < file->size;) {
+		size_t len = (size_t)MIN(file->size - at, (uint64_t)PIECE);
+		int ret;
+
+		if (interrupted)
+			return why_set(c->why, EINTR, "interrupted; nothing was written");
+		ret = node_read(file, at, c->piece, len);
+		if (ret < 0)
+			return why_set(c->why, -ret, "%s cannot be read at byte %" PRIu64 ": %s",
+				       path, at, errno_text(ret));
+		ret = file_pwrite(fd, c->piece, len, at);
+		if (ret < 0)
+			return why_set(c->why, -ret, "%s cannot be written: %s", path,
+				       errno_text(ret));
+		at += len;
+		if (!c->quiet)
+			progress_add(&c->progress, len);
+	}
+	return 0;
+}
+
+static int copy_file(struct copy *c, struct node *file, const char *path)
+{
+	struct timespec times[2] = {clock_timespec(file->mtime_ns), clock_timespec(file->mtime_ns)};
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+	int ret;
+
+	if (fd < 0)
+		return why_set(c->why, errno, "%s cannot be made: %s", path, errno_text(errno));
+	ret = copy_bytes(c, file, fd, path);
+	if (ret == 0 && (futimens(fd, times) < 0 || fsync(fd) < 0))
+		ret = why_set(c->why, errno, "%s cannot be written: %s", path, errno_text(errno));
+	if (close(fd) < 0 && ret == 0)
+		ret = why_set(c->why, errno, "%s cannot be written: %s", path, errno_text(errno));
+	return ret;
+}
+
+static int sync_dir(const char *path, struct why *why)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret = 0;
+
+	if (fd < 0 || fsync(fd) < 0)
+		ret = why_set(why, errno, "%s cannot be written: %s", path, errno_text(errno));
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+/* Trees are as deep as a source's directories, which a listing bounds. */
+static int copy_dir(struct copy *c, struct node *dir, const char *path)
+{
+	if (mkdir(path, 0777) < 0)
+		return why_set(c->why, errno, "%s cannot be made: %s", path, errno_text(errno));
+	for (size_t i = 0; i < dir->entry_count; i++) {
+		struct node *n = dir->entries[i].node;
+		char *child = path_join(path, dir->entries[i].name);
+		int ret;
+
+		if (child == NULL)
+			return why_set(c->why, ENOMEM, "out of memory");
+		ret = n->kind == NODE_DIR ? copy_dir(c, n, child) : copy_file(c, n, child);
+		free(child);
+		if (ret < 0)
+			return ret;
+	}
+	return sync_dir(path, c->why);
+}
+
+/* ---- which version ---- */
+
+/* The newest that can be shown; -ENOENT when there is none. */
+static int newest_version(struct stack *s, uint64_t *out, struct why *why)
+{
+	struct run_report *report = run_report(s->run);
+	const struct version_info *best = NULL, *bad = NULL;
+	int ret = 0;
+
+	for (size_t i = 0; report != NULL && i < report->version_count; i++) {
+		if (report->versions[i].state == VERSION_OK)
+			best = &report->versions[i];
+		else if (report->versions[i].problem != NULL)
+			bad = &report->versions[i];
+	}
+	if (best != NULL)
+		*out = best->number;
+	else if (s->base != NULL)
+		*out = 0;
+	else
+		ret = why_set(why, ENOENT, "%s has no version that is whole%s%s", s->store->name,
+			      bad != NULL ? ": " : "", bad != NULL ? bad->problem : "");
+	run_report_unref(report);
+	return ret;
+}
+
+static int build(struct stack *s, const uint64_t *version, struct generation **out, struct why *why)
+{
+	uint64_t number;
+	int ret = run_scan(s->run, why);
+
+	if (ret == 0 && version == NULL)
+		ret = newest_version(s, &number, why);
+	else if (ret == 0)
+		number = *version;
+	return ret < 0 ? ret : run_build(s->run, number, out, why);
+}
+
+/* ---- the verb ---- */
+
+static int write_out(struct generation *g, const char *dir, bool force, bool quiet, struct why *why)
+{
+	struct copy c = {.piece = malloc(PIECE), .quiet = quiet, .why = why};
+	char *temp = NULL;
+	int ret = replace_begin(dir, force, &temp, why);
+
+	if (ret == 0 && c.piece == NULL)
+		ret = why_set(why, ENOMEM, "out of memory");
+	if (ret == 0) {
+		if (!quiet)
+			progress_begin(&c.progress, "export", tree_bytes(g->root));
+		ret = copy_dir(&c, g->root, temp);
+		if (ret == 0)
+			ret = replace_end(dir, force, temp, why);
+		if (ret < 0)
+			replace_abort(temp);
+		if (!quiet && ret < 0)
+			progress_clear(&c.progress);
+		else if (!quiet)
+			progress_end(&c.progress, "version %" PRIu64 " written to %s", g->version,
+				     dir);
+	}
+	free(temp);
+	free(c.piece);
+	return ret;
+}
+
+/* version: NULL for the newest */
+static int run_export(struct opts *o, const struct cli_line *line, const uint64_t *version)
+{
+	struct generation *g = NULL;
+	struct stack *stack = NULL;
+	struct why why = {0};
+	int ret = EXIT_CODE_OK;
+
+	if (place_source(line->args[0], o, &why) < 0 || stack_new(o, false, &stack, &why) < 0 ||
+	    build(stack, version, &g, &why) < 0 ||
+	    write_out(g, line->value[OPT_OUT], line->value[OPT_FORCE] != NULL,
+		      line->value[OPT_QUIET] != NULL, &why) < 0) {
+		ret = cli_fail(&why);
+	} else {
+		printf("%" PRIu64 "\n", g->version);
+		ret = cli_done();
+	}
+	generation_unref(g);
+	stack_free(stack);
+	return ret;
+}
+
+int verb_export(int argc, char **argv)
+{
+	struct cli_line line;
+	uint64_t number;
+	struct opts o;
+	int ret;
+
+	opts_init(&o);
+	o.log_level = LOG_LEVEL_ERROR;
+	o.hole_grace_ns = 0;
+	ret = cli_parse(&cli, argc, argv, &o, &line);
+	if (ret < 0 && (line.value[OPT_OUT] == NULL || line.value[OPT_OUT][0] == '\0'))
+		ret = cli_usage(&cli, "export: -o DIR is missing");
+	if (ret < 0 && line.value[OPT_VERSION] != NULL &&
+	    parse_u64(line.value[OPT_VERSION], &number) < 0)
+		ret = cli_usage(&cli, "export: --version: \"%.40s\" is not a version number",
+				line.value[OPT_VERSION]);
+	if (ret < 0) {
+		log_set_level(o.log_level);
+		catch_signals();
+		ret = run_export(&o, &line, line.value[OPT_VERSION] != NULL ? &number : NULL);
+	}
+	opts_release(&o);
+	return ret;
+}
