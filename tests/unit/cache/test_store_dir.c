@@ -476,9 +476,11 @@ static void test_settled_by_age(void **state)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+static bool stop_writing; /* atomic */
+
 static void *write_again_and_again(void *arg)
 {
-	for (int i = 0; i < 300; i++)
+	while (!__atomic_load_n(&stop_writing, __ATOMIC_RELAXED))
 		close(open(arg, O_WRONLY));
 	return NULL;
 }
@@ -497,11 +499,12 @@ static void test_settled_race(void **state)
 	h = open_key(s, "f");
 	snprintf(path, sizeof(path), "%s", at("f"));
 	assert_int_equal(pthread_create(&thread, NULL, write_again_and_again, path), 0);
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; i < 5000; i++) {
 		int rc = store_settled(h);
 
 		assert_true(rc == 0 || rc == -EAGAIN);
 	}
+	__atomic_store_n(&stop_writing, true, __ATOMIC_RELAXED);
 	pthread_join(thread, NULL);
 	assert_int_equal(store_settled(h), 0);
 	store_close(h);
