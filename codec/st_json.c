@@ -157,6 +157,27 @@ static size_t utf8_sequence(const char *p, const char *end)
 	return n;
 }
 
+/* The first byte at or after p that is not a plain ASCII character of a string, or end.  Eight at a
+ * time: most of a header is such characters. */
+static const char *skip_plain(const char *p, const char *end)
+{
+	const uint64_t ones = UINT64_MAX / 255, highs = ones << 7;
+
+	while (end - p >= 8) {
+		uint64_t v = load_le64(p), quote = v ^ ones * '"', slash = v ^ ones * '\\';
+
+		/* Sets the high bit of bytes that are >= 0x80, < 0x20, a quote or a backslash; a
+		 * borrow may also mark a byte behind such a one, which stops here all the same. */
+		if ((v | (v - ones * 0x20) | (quote - ones) | (slash - ones)) & highs)
+			break;
+		p += 8;
+	}
+	while (p < end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' &&
+	       *p != '\\')
+		p++;
+	return p;
+}
+
 int st_json_string(struct st_json *j, struct st_json_str *out_str)
 {
 	struct st_json_str str = {0};
@@ -167,7 +188,7 @@ int st_json_string(struct st_json *j, struct st_json_str *out_str)
 	if (j->at == j->end || *j->at != '"')
 		return unexpected(j, "a string");
 	str.raw = j->at + 1;
-	for (p = str.raw; p < j->end && *p != '"';) {
+	for (p = skip_plain(str.raw, j->end); p < j->end && *p != '"'; p = skip_plain(p, j->end)) {
 		unsigned char c = (unsigned char)*p;
 
 		if (c == '\\') {
@@ -177,8 +198,6 @@ int st_json_string(struct st_json *j, struct st_json_str *out_str)
 				return rc;
 		} else if (c < 0x20) {
 			return bad_at(j, p, "a control character inside a string must be escaped");
-		} else if (c < 0x80) {
-			p++;
 		} else {
 			size_t n = utf8_sequence(p, j->end);
 
