@@ -193,7 +193,7 @@ static int newest_version(struct stack *s, uint64_t *out, struct why *why)
 
 static int build(struct stack *s, const uint64_t *version, struct generation **out, struct why *why)
 {
-	uint64_t number;
+	uint64_t number = 0;
 	int ret = run_scan(s->run, why);
 
 	if (ret == 0 && version == NULL)
