@@ -104,7 +104,8 @@ static struct slot *retire(struct history *h)
 
 	while (*at) {
 		struct slot *s = *at;
-		bool regular = !s->asked && !s->replaced && kept < h->keep;
+		/* One without weights is shown only while there is nothing else. */
+		bool regular = !s->asked && !s->replaced && s->g->state && kept < h->keep;
 
 		kept += regular;
 		if (regular || s->pinned || s == h->current || s == h->newest || slot_opens(s)) {
@@ -186,6 +187,25 @@ int history_publish(struct history *h, struct generation *g)
 	h->newest = s;
 	follow(h);
 	finish(h, true);
+	return 0;
+}
+
+int history_add_older(struct history *h, struct generation *g)
+{
+	struct slot *s = slot_new(g), **at = &h->slots;
+
+	if (!s)
+		return -ENOMEM;
+	lock_take(&h->lock);
+	if (slot_of(h, g->version)) {
+		lock_release(&h->lock);
+		slots_drop(s);
+		return 0;
+	}
+	while (*at)
+		at = &(*at)->next;
+	*at = s;
+	finish(h, false);
 	return 0;
 }
 
@@ -363,6 +383,20 @@ int history_list(struct history *h, struct history_entry **out, size_t *out_coun
 	*out = v;
 	*out_count = count;
 	return 0;
+}
+
+bool history_lineage(struct history *h, const struct state *state, char out[9])
+{
+	bool found = false;
+
+	lock_take(&h->lock);
+	for (struct slot *s = h->slots; s && !found; s = s->next) {
+		found = s->g->state == state;
+		if (found)
+			memcpy(out, s->g->lineage, sizeof(s->g->lineage));
+	}
+	lock_release(&h->lock);
+	return found;
 }
 
 void history_subscribe(struct history *h, void (*fn)(void *ctx), void *ctx)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * History: the generations that exist, which one is current (what the plain paths show) and which is newest.
+ * History: the generations that exist, which one is current (what the plain paths show) and which
+ * is newest.
  *
- * The only mutable pointers to generations in the program.  `newest` moves with history_publish(); `current` follows it at once unless the guard
- * holds it back.  Kept: the last `keep`, and what is current, pinned or has open handles.  One lock (LOCK_HISTORY), held for pointer changes only.
+ * The only mutable pointers to generations in the program.  `newest` moves with history_publish();
+ * `current` follows it at once unless the guard holds it back.  Kept: the last `keep`, and what is
+ * current, pinned or has open handles.  One lock (LOCK_HISTORY), held for pointer changes only.
  */
 #ifndef FS_HISTORY_H
 #define FS_HISTORY_H
@@ -13,8 +15,8 @@
 struct generation {
 	int refs; /* atomic */
 	uint64_t version;
-	char lineage[9];   /* 8 hex digits, or "" for version 0 (the base alone) */
-	char format[32];   /* "TRL v3 (gap_delta)" */
+	char lineage[9]; /* 8 hex digits, or "" for version 0 (the base alone) */
+	char format[32]; /* "TRL v3 (gap_delta)" */
 	int64_t mtime_ns;
 	struct state *state; /* NULL: no weights yet, only companions */
 	struct node *root;   /* the tree: weights, index, companions */
@@ -27,8 +29,12 @@ struct history; /* opaque */
 struct history *history_new(unsigned keep);
 void history_free(struct history *h);
 
-/* Adds a generation (takes a reference) as the newest, replacing an earlier one of the same version.  Moves current unless held. */
+/* Adds a generation (takes a reference) as the newest, replacing an earlier one of the same
+ * version.  Moves current unless held. */
 int history_publish(struct history *h, struct generation *g) MUST_CHECK;
+/* Adds a generation that is older than all that are there; it does not become current or newest,
+ * and is the first to go. */
+int history_add_older(struct history *h, struct generation *g) MUST_CHECK;
 /* Adds an older generation that was asked for, pinned. */
 int history_add_pinned(struct history *h, struct generation *g) MUST_CHECK;
 /* Each returns a reference or NULL. */
@@ -42,10 +48,12 @@ int history_pin(struct history *h, uint64_t version) MUST_CHECK;
 int history_unpin(struct history *h, uint64_t version) MUST_CHECK;
 void history_unpin_all(struct history *h);
 
-/* Guard: keeps current where it is for at most that long; a later call replaces the earlier.  Release ends it. */
+/* Guard: keeps current where it is for at most that long; a later call replaces the earlier.
+ * Release ends it. */
 void history_hold(struct history *h, int64_t ns);
 void history_release(struct history *h);
-/* Lets current follow when a hold has run out, and retires what need not be kept.  Call about once a second. */
+/* Lets current follow when a hold has run out, and retires what need not be kept.  Call about once
+ * a second. */
 void history_tick(struct history *h);
 /* Monotonic time when the hold ends, or 0. */
 int64_t history_held_until(struct history *h);
@@ -62,9 +70,15 @@ struct history_entry {
 /* Snapshot, ascending by version; malloc'ed. */
 int history_list(struct history *h, struct history_entry **out, size_t *out_count) MUST_CHECK;
 
-/* fn is called, with no lock held, after current or newest changed (from the thread that changed it).  One subscriber. */
+/* The lineage under which a state is shown (8 hex digits, or "" for the base alone); false when no
+ * generation here has it. */
+bool history_lineage(struct history *h, const struct state *state, char out[9]);
+
+/* fn is called, with no lock held, after current or newest changed (from the thread that changed
+ * it).  One subscriber. */
 void history_subscribe(struct history *h, void (*fn)(void *ctx), void *ctx);
-/* Waits until the current (newest when `newest`) version is at least n (any version when n is 0); 0 or -ETIMEDOUT. */
+/* Waits until the current (newest when `newest`) version is at least n (any version when n is 0); 0
+ * or -ETIMEDOUT. */
 int history_wait(struct history *h, bool newest, uint64_t n, int64_t until_mono_ns) MUST_CHECK;
 
 #endif

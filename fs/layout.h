@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layout: which weight files a generation shows, their exact headers, and where in them each tensor lies.
+ * Layout: which weight files a generation shows, their exact headers, and where in them each tensor
+ * lies.
  *
- * Taken from a reference (the files of --base, or a complete anchor) with names, tensor order, offsets and header length kept, so that
- * view offset = object offset; or invented (--shard-size, several source files merged): tensors by dtype size descending, then name,
- * greedily cut into HF-style shards, data start at a multiple of 4096.  Only a "__metadata__" with a delta format's keys is rewritten, to
- * {"format":"pt"} in the same length.  Immutable, reference-counted, shared by generations and threads.
+ * Taken from a reference (the files of --base, or a complete anchor) with names, tensor order,
+ * offsets and header length kept, so that view offset = object offset; or invented (--shard-size,
+ * several source files merged): tensors by dtype size descending, then name, greedily cut into
+ * HF-style shards, data start at a multiple of 4096.  Only a "__metadata__" with a delta format's
+ * keys is rewritten, to
+ * {"format":"pt"} in the same length.  Immutable, reference-counted, shared by generations and
+ * threads.
  */
 #ifndef FS_LAYOUT_H
 #define FS_LAYOUT_H
 
 #include "codec/safetensors.h"
 
-#define LAYOUT_NONE UINT32_MAX
+#define LAYOUT_NONE	  UINT32_MAX
 #define LAYOUT_INDEX_NAME "model.safetensors.index.json"
 
 struct layout_tensor {
@@ -21,7 +25,8 @@ struct layout_tensor {
 	uint64_t numel;
 	uint64_t begin, end; /* bytes within the file, header included */
 	uint32_t file;
-	uint32_t alias; /* index of the tensor whose bytes are shown here: itself, or the embedding of a tied head */
+	uint32_t alias; /* index of the tensor whose bytes are shown here: itself, or the embedding
+			   of a tied head */
 	uint8_t dtype, rank;
 };
 
@@ -43,7 +48,8 @@ struct layout {
 	size_t index_len;
 };
 
-/* One source file of the reference: header and its JSON text (header->length bytes). Borrowed for the call. */
+/* One source file of the reference: header and its JSON text (header->length bytes). Borrowed for
+ * the call. */
 struct layout_input {
 	const char *name; /* file name to show */
 	const struct st_header *header;
@@ -51,14 +57,18 @@ struct layout_input {
 };
 
 /* The reference's own layout.  -EBADMSG when a tensor name occurs in two files. */
-int layout_keep(const struct layout_input *in, size_t count, struct layout **out, struct why *why) MUST_CHECK;
-/* Our own layout with shards of at most shard_size bytes of data (a larger tensor gets a shard of its own). */
-int layout_shard(const struct layout_input *in, size_t count, uint64_t shard_size, struct layout **out, struct why *why) MUST_CHECK;
+int layout_keep(const struct layout_input *in, size_t count, struct layout **out,
+		struct why *why) MUST_CHECK;
+/* Our own layout with shards of at most shard_size bytes of data (a larger tensor gets a shard of
+ * its own). */
+int layout_shard(const struct layout_input *in, size_t count, uint64_t shard_size,
+		 struct layout **out, struct why *why) MUST_CHECK;
 struct layout *layout_ref(struct layout *l);
 void layout_unref(struct layout *l); /* NULL is fine */
 
 uint32_t layout_find(const struct layout *l, const char *name); /* LAYOUT_NONE: no such tensor */
-/* Makes tensor `t` show the bytes of tensor `of` (same dtype and shape; only while the layout is being made). */
+/* Makes tensor `t` show the bytes of tensor `of` (same dtype and shape; only while the layout is
+ * being made). */
 int layout_alias(struct layout *l, uint32_t t, uint32_t of) MUST_CHECK;
 /* Same tensors with the same dtypes and shapes (whatever the order)? */
 bool layout_same_tensors(const struct layout *l, const struct st_header *header);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Run: one run of a source.  Lists it, orders its objects into a lineage, makes patches of deltas, builds generations, and publishes the newest whole
- * one to the history.  No thread of its own: run_scan() and run_build() are called by one thread at a time (the watch thread, or a tool).
+ * Run: one run of a source.  Lists it, orders its objects into a lineage, makes patches of deltas,
+ * builds generations, and publishes the newest whole one to the history.  No thread of its own:
+ * run_scan() and run_build() are called by one thread at a time (the watch thread, or a tool).
  * run_report() and run_listing() may be called by any thread.
  */
 #ifndef FS_RUN_H
@@ -12,13 +13,16 @@
 #include "fs/history.h"
 
 struct run_config {
-	struct store *store;	/* the run's objects; borrowed */
-	struct store *base;	/* --base, or NULL; borrowed */
-	struct cachedir *cache; /* borrowed */
-	struct nodes *nodes;	/* borrowed */
+	struct store *store;	 /* the run's objects; borrowed */
+	struct store *base;	 /* --base, or NULL; borrowed */
+	struct cachedir *cache;	 /* borrowed */
+	struct nodes *nodes;	 /* borrowed */
 	struct history *history; /* borrowed; NULL: nothing is published (tools) */
-	uint64_t shard_size;	/* 0: the reference's own files */
+	uint64_t shard_size;	 /* 0: the reference's own files */
 	int64_t hole_grace_ns;
+	unsigned keep; /* versions for the history */
+	bool deep;     /* look into every object, also those that the newest version does not need
+			  (tools) */
 	bool ignore_times; /* do not recognise a restarted run by object times */
 };
 
@@ -27,12 +31,15 @@ struct run; /* opaque */
 int run_new(const struct run_config *config, struct run **out, struct why *why) MUST_CHECK;
 void run_free(struct run *r);
 
-/* One round.  0 also when objects are bad (the report has them); an error when the store cannot be listed (what is served stays). */
+/* One round.  0 also when objects are bad (the report has them); an error when the store cannot be
+ * listed (what is served stays). */
 int run_scan(struct run *r, struct why *why) MUST_CHECK;
-/* True when run_scan() should come again soon by itself: something was unsettled or a hole waits for its grace. */
+/* True when run_scan() should come again soon by itself: something was unsettled or a hole waits
+ * for its grace. */
 bool run_unsettled(const struct run *r);
 
-/* Builds the generation of any version of the present lineage (reference).  -ENOENT with a sentence.  A number that is a legal hole gives the version before it. */
+/* Builds the generation of any version of the present lineage (reference).  -ENOENT with a
+ * sentence.  A number that is a legal hole gives the version before it. */
 int run_build(struct run *r, uint64_t version, struct generation **out, struct why *why) MUST_CHECK;
 
 enum version_kind { VERSION_BASE, VERSION_ANCHOR, VERSION_PARTIAL, VERSION_DELTA, VERSION_EMPTY };
@@ -64,7 +71,9 @@ struct run_report { /* immutable snapshot, reference-counted */
 	int refs;
 	struct version_info *versions; /* ascending by number */
 	size_t version_count;
-	struct { char *object, *text; } *problems;
+	struct {
+		char *object, *text;
+	} *problems;
 	size_t problem_count;
 	char **notes; /* sentences about choices: dtypes widened, reference assumed … */
 	size_t note_count;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State: the weights of one version, readable at any offset.  Layout + for each tensor where its full bytes lie + the stack of patches on top.
- * Immutable once built, reference-counted; state_read() may be called by any number of threads.
+ * State: the weights of one version, readable at any offset.  Layout + for each tensor where its
+ * full bytes lie + the stack of patches on top. Immutable once built, reference-counted;
+ * state_read() may be called by any number of threads.
  */
 #ifndef FS_STATE_H
 #define FS_STATE_H
@@ -16,7 +17,8 @@ struct tensor_source {
 	uint64_t offset;  /* in the blob */
 	uint64_t version; /* patches of versions up to this one do not apply */
 	uint32_t blob;	  /* index into sources->blobs */
-	uint8_t dtype;	  /* as stored there; may be narrower than the layout's (then widened exactly) */
+	uint8_t dtype; /* as stored there; may be narrower than the layout's (then widened exactly)
+			*/
 };
 
 struct sources {
@@ -36,14 +38,16 @@ struct link {
 	uint64_t first, last;
 	struct mapping *mapping;
 	struct patch_file *file;
-	int32_t *slot; /* layout tensor -> index into file->patches, -1 none; NULL: no patches at all */
+	int32_t *slot; /* layout tensor -> index into file->patches, -1 none; NULL: no patches at
+			  all */
 	char *name;    /* in the cache directory; NULL when empty */
 	uint64_t changed;
 };
 
-/* Matches a mapped patch file (taken over, also on failure; NULL: an empty link) to a layout whose sources have the stored dtypes: unknown tensors, other widths or sizes are -EBADMSG. */
-int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check, const char *name, const struct layout *layout,
-	     struct link **out, struct why *why) MUST_CHECK;
+/* Matches a mapped patch file (taken over, also on failure; NULL: an empty link) to a layout whose
+ * sources have the stored dtypes: unknown tensors, other widths or sizes are -EBADMSG. */
+int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check, const char *name,
+	     const struct layout *layout, struct link **out, struct why *why) MUST_CHECK;
 struct link *link_ref(struct link *l);
 void link_unref(struct link *l);
 
@@ -51,22 +55,26 @@ struct state {
 	int refs;  /* atomic */
 	int opens; /* atomic: open handles on its files and directories */
 	uint64_t version;
-	uint64_t anchor;	    /* version of the base; deltas = what lies between */
+	uint64_t anchor; /* version of the base; deltas = what lies between */
 	unsigned deltas;
 	struct layout *layout;
 	struct sources *sources;
 	struct link **links; /* oldest first */
 	uint32_t link_count;
-	struct identity fingerprint; /* of base, links and layout: equal fingerprints are equal bytes */
+	struct identity
+		fingerprint; /* of base, links and layout: equal fingerprints are equal bytes */
 };
 
 /* Takes references of its own on layout, sources and links. */
-int state_new(uint64_t version, uint64_t anchor, unsigned deltas, struct layout *layout, struct sources *sources, struct link *const *links, uint32_t link_count,
+int state_new(uint64_t version, uint64_t anchor, unsigned deltas, struct layout *layout,
+	      struct sources *sources, struct link *const *links, uint32_t link_count,
 	      const struct identity *fingerprint, struct state **out) MUST_CHECK;
 struct state *state_ref(struct state *s);
 void state_unref(struct state *s);
 
-/* Exactly len bytes of file `file` at `off` (which must lie inside the file), or -errno; nothing in between.  Blocks on the blobs. */
-int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* Exactly len bytes of file `file` at `off` (which must lie inside the file), or -errno; nothing in
+ * between.  Blocks on the blobs. */
+int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst,
+	       size_t len) MUST_CHECK;
 
 #endif

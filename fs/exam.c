@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking into objects.
+ *
+ * An exam has two stages.  The first reads the header: what is it, is it whole, does it cover the
+ * model.  The second matches it to a layout: every part is checked against the tensor it changes,
+ * and the changed elements are validated one by one while they become a patch file in the cache
+ * directory, named by the object's identity, so that a restart finds it there.  Both are done once
+ * per object and identity; only what may pass by itself (an object being written, an I/O error) is
+ * tried again.
+ */
+#include "fs/run_internal.h"
+
+#include "cache/clock.h"
+#include "cache/fileio.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void exam_unmatch(struct exam *e)
+{
+	layout_unref(e->layout);
+	free(e->fulls);
+	blob_unref(e->blob);
+	link_unref(e->link);
+	e->layout = NULL;
+	e->fulls = NULL;
+	e->full_count = 0;
+	e->blob = NULL;
+	e->link = NULL;
+}
+
+static void exam_free(struct exam *e)
+{
+	exam_unmatch(e);
+	free(e->key);
+	free(e);
+}
+
+struct sweep {
+	struct exam **gone;
+	size_t count;
+	bool all;
+};
+
+static void collect(void *value, void *ctx)
+{
+	struct sweep *s = ctx;
+	struct exam *e = value;
+
+	if (s->all || !e->seen)
+		s->gone[s->count++] = e;
+	e->seen = false;
+}
+
+void exams_sweep(struct run *r, bool all)
+{
+	struct sweep s = {.gone = calloc(table_count(r->exams) + 1, sizeof(*s.gone)), .all = all};
+
+	if (s.gone == NULL)
+		return; /* next time */
+	table_each(r->exams, collect, &s);
+	for (size_t i = 0; i < s.count; i++) {
+		table_remove_str(r->exams, s.gone[i]->key);
+		exam_free(s.gone[i]);
+	}
+	free(s.gone);
+}
+
+/* May the same attempt succeed later although the object did not change? */
+static bool passes_by_itself(int err)
+{
+	return err != -EBADMSG && err != -ENOTSUP && err != -EACCES && err != -ELOOP &&
+	       err != -EISDIR && err != -ENXIO && err != -EFBIG && err != -ENAMETOOLONG &&
+	       err != -EILSEQ && err != -EINVAL;
+}
+
+static int exam_fail(struct exam *e, int err)
+{
+	e->state = passes_by_itself(err) ? EXAM_WAITING : EXAM_BROKEN;
+	if (e->why.err == 0)
+		why_set(&e->why, -err, "cannot be read");
+	why_prefix(&e->why, "%s", e->key);
+	return err;
+}
+
+/* Why an object cannot be used as the store lists it. */
+static int listed_error(const struct object *o, struct why *why)
+{
+	switch (o->err) {
+	case ELOOP:
+		return why_set(why, ELOOP,
+			       "is a symbolic link that leads out of the bucket or to nothing; it "
+			       "is not followed");
+	case EACCES:
+		return why_set(why, EACCES, "may not be read by this user (permission denied)");
+	case EISDIR:
+	case ENXIO: return why_set(why, o->err, "is not a regular file");
+	case EILSEQ: return why_set(why, EILSEQ, "has a name that is not UTF-8");
+	case ENAMETOOLONG: return why_set(why, ENAMETOOLONG, "has a name that is too long");
+	default: return why_set(why, o->err, "cannot be used (error %d)", o->err);
+	}
+}
+
+/* True when every name of the cover has a full part.  Both are sorted by name. */
+static bool covers(const struct cover *c, const struct delta *d)
+{
+	size_t p = 0;
+
+	if (c->count == 0)
+		return false;
+	for (size_t i = 0; i < c->count; i++) {
+		while (p < d->count && strcmp(d->parts[p].name, c->names[i]) < 0)
+			p++;
+		if (p >= d->count || strcmp(d->parts[p].name, c->names[i]) != 0 ||
+		    d->parts[p].kind != PART_FULL)
+			return false;
+	}
+	return true;
+}
+
+static int open_delta(struct run *r, const struct object *o, struct blob **out_blob,
+		      struct delta **out_delta, struct why *why)
+{
+	struct blob *blob = NULL;
+	struct source src;
+	int err;
+
+	if (o->err != 0)
+		return listed_error(o, why);
+	err = blob_open(r->config.store, o, false, &blob, why);
+	if (err == 0 && blob->handle != NULL) {
+		err = store_settled(blob->handle);
+		if (err < 0)
+			why_set(why, -err,
+				err == -EAGAIN ? "is still being written"
+					       : "changed while it was read");
+	}
+	if (err == 0) {
+		src = blob_source(blob);
+		err = delta_open(&src, out_delta, why);
+	}
+	if (err < 0) {
+		blob_unref(blob);
+		return err;
+	}
+	*out_blob = blob;
+	return 0;
+}
+
+static void exam_open(struct run *r, struct exam *e, const struct object *o)
+{
+	struct blob *blob = NULL;
+	struct delta *d = NULL;
+	int err;
+
+	e->why = (struct why){0};
+	err = open_delta(r, o, &blob, &d, &e->why);
+	if (err < 0) {
+		exam_fail(e, err);
+		return;
+	}
+	e->state = EXAM_OK;
+	e->complete = covers(&r->cover, d);
+	e->holes_legal = d->holes_legal;
+	e->base_version = d->base_version;
+	e->full = d->full;
+	e->sparse = d->sparse;
+	e->changed = d->changed;
+	e->bytes = o->size;
+	snprintf(e->format, sizeof(e->format), "%s", d->generation);
+	delta_free(d);
+	blob_unref(blob);
+}
+
+struct exam *exam_get(struct run *r, const struct object *object)
+{
+	struct exam *e = table_get_str(r->exams, object->key);
+
+	if (e != NULL && (!identity_equal(&e->id, &object->id) || e->listed_err != object->err)) {
+		table_remove_str(r->exams, e->key);
+		exam_free(e);
+		e = NULL;
+	}
+	if (e == NULL) {
+		e = calloc(1, sizeof(*e));
+		if (e == NULL)
+			return NULL;
+		e->key = strdup(object->key);
+		e->id = object->id;
+		e->listed_err = object->err;
+		e->first_seen_ns = clock_mono_ns();
+		e->state = EXAM_WAITING;
+		if (e->key == NULL || table_put_str(r->exams, e->key, e) < 0) {
+			free(e->key);
+			free(e);
+			return NULL;
+		}
+	}
+	if (e->state == EXAM_WAITING)
+		exam_open(r, e, object);
+	e->seen = true;
+	return e;
+}
+
+void exam_all(struct run *r)
+{
+	const struct object *o;
+
+	for (size_t i = 0; i < r->lineage.step_count; i++)
+		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++)
+			exam_get(r, o);
+}
+
+/* ---- matching to a layout ---- */
+
+/* Can a tensor stored as `stored` be shown as `shown` without any loss? */
+static bool shows_as(uint8_t stored, uint8_t shown)
+{
+	return stored == shown || (shown == ST_F32 && (stored == ST_BF16 || stored == ST_F16));
+}
+
+static void shape_text(char *dst, size_t cap, unsigned rank, const uint64_t *shape)
+{
+	size_t at = 0;
+
+	at += (size_t)snprintf(dst, cap, "[");
+	for (unsigned i = 0; i < rank && at < cap; i++)
+		at += (size_t)snprintf(dst + at, cap - at, "%s%llu", i ? ", " : "",
+				       (unsigned long long)shape[i]);
+	if (at < cap)
+		snprintf(dst + at, cap - at, "]");
+}
+
+/* The layout tensor that a part changes: LAYOUT_NONE with err 0 for one that is not shown (the
+ * other half of a tied pair). */
+static int target_of(const struct run *r, const struct layout *l, const struct delta *d,
+		     const struct part *p, uint32_t *out, struct why *why)
+{
+	uint32_t t = layout_find(l, p->name);
+	char name[200];
+
+	printable(name, sizeof(name), p->name, strlen(p->name));
+	if (t == LAYOUT_NONE && r->base != NULL && r->base->tied && tied_name(p->name)) {
+		/* The base keeps the shared matrix under the other name; what counts is the half
+		 * that the layout shows. */
+		for (uint32_t i = 0; i < l->tensor_count; i++)
+			if (tied_name(l->tensors[i].name) &&
+			    delta_find(d, l->tensors[i].name) == NULL && l->tensors[i].alias == i)
+				t = i;
+		*out = t;
+		return 0;
+	}
+	if (t == LAYOUT_NONE)
+		return why_set(why, EBADMSG, "tensor \"%s\" is unknown: %s does not have it", name,
+			       r->base != NULL		 ? "--base"
+			       : r->cover.origin != NULL ? r->cover.origin
+							 : "the anchor");
+	*out = l->tensors[t].alias == t ? t : LAYOUT_NONE;
+	return 0;
+}
+
+static int check_full(const struct layout_tensor *t, const struct part *p,
+		      const struct tensor_source *now, bool fresh, struct why *why)
+{
+	char name[200], want[120], have[120];
+
+	printable(name, sizeof(name), p->name, strlen(p->name));
+	if (p->rank != t->rank ||
+	    (t->rank > 0 && memcmp(p->shape, t->shape, t->rank * sizeof(*t->shape)) != 0)) {
+		shape_text(want, sizeof(want), t->rank, t->shape);
+		shape_text(have, sizeof(have), p->rank, p->shape);
+		return why_set(why, EBADMSG, "tensor \"%s\" has shape %s here and %s in the model",
+			       name, have, want);
+	}
+	if (!shows_as(p->dtype, t->dtype))
+		return why_set(why, EBADMSG,
+			       "tensor \"%s\" is %s here and %s in the model, which cannot be "
+			       "converted without loss",
+			       name, st_dtype_name(p->dtype), st_dtype_name(t->dtype));
+	if (!fresh && p->dtype != now->dtype)
+		return why_set(why, EBADMSG,
+			       "tensor \"%s\" is %s here and was %s before; a dtype may change at "
+			       "a complete anchor only",
+			       name, st_dtype_name(p->dtype), st_dtype_name(now->dtype));
+	return 0;
+}
+
+/* Checks every part against its tensor and collects the full ones.  `now` NULL: a complete anchor.
+ */
+static int match_parts(struct run *r, struct exam *e, const struct delta *d, struct layout *l,
+		       const struct sources *now, struct why *why)
+{
+	e->fulls = calloc(d->full ? d->full : 1, sizeof(*e->fulls));
+	if (e->fulls == NULL)
+		return -ENOMEM;
+	for (size_t i = 0; i < d->count; i++) {
+		const struct part *p = &d->parts[i];
+		const struct tensor_source *src;
+		uint32_t t = LAYOUT_NONE;
+		char name[200];
+		int err = target_of(r, l, d, p, &t, why);
+
+		if (err < 0)
+			return err;
+		if (t == LAYOUT_NONE)
+			continue;
+		src = now != NULL ? &now->v[t] : NULL;
+		if (p->kind == PART_FULL) {
+			err = check_full(&l->tensors[t], p, src, now == NULL, why);
+			if (err < 0)
+				return err;
+			e->fulls[e->full_count++] =
+				(struct full){.offset = p->offset, .tensor = t, .dtype = p->dtype};
+		} else if (p->changed > 0 && src != NULL && p->dtype != src->dtype) {
+			return why_set(why, EBADMSG,
+				       "the values for tensor \"%s\" are %s, the tensor is %s",
+				       printable(name, sizeof(name), p->name, strlen(p->name)),
+				       st_dtype_name(p->dtype), st_dtype_name(src->dtype));
+		}
+	}
+	return 0;
+}
+
+static uint64_t elements(const struct layout_tensor *t)
+{
+	return st_dtype_bits(t->dtype) < 8 ? t->end - t->begin : t->numel;
+}
+
+/* Encodes all sparse parts into the file behind fd. */
+static int encode_parts(struct run *r, const struct exam *e, const struct delta *d,
+			const struct source *src, struct layout *l, const struct sources *now,
+			int fd, uint64_t *out_size, struct why *why)
+{
+	const struct st_meta meta[] = {{"object", e->key}};
+	const char **names = calloc(d->sparse, sizeof(*names));
+	uint32_t *targets = calloc(d->sparse, sizeof(*targets));
+	const struct part **parts = calloc(d->sparse, sizeof(*parts));
+	struct patch_file_writer *w = NULL;
+	struct sink sink = sink_fd(&fd);
+	struct source readback;
+	size_t n = 0;
+	int err = names == NULL || targets == NULL || parts == NULL ? -ENOMEM : 0;
+
+	for (size_t i = 0; i < d->count && err == 0; i++) {
+		if (d->parts[i].kind != PART_SPARSE || d->parts[i].changed == 0)
+			continue;
+		err = target_of(r, l, d, &d->parts[i], &targets[n], why);
+		if (err == 0 && targets[n] != LAYOUT_NONE) {
+			parts[n] = &d->parts[i];
+			names[n] = l->tensors[targets[n]].name;
+			n++;
+		}
+	}
+	if (err == 0)
+		err = patch_file_writer_new(names, n, meta, ARRAY_LEN(meta), &sink, &w, why);
+	for (size_t i = 0; i < n && err == 0; i++) {
+		uint64_t len = 0;
+
+		err = delta_encode(d, parts[i], src, now->v[targets[i]].dtype,
+				   elements(&l->tensors[targets[i]]), patch_file_writer_sink(w),
+				   patch_file_writer_at(w), &len, why);
+		if (err == 0)
+			err = patch_file_writer_took(w, i, len);
+	}
+	if (err == 0) {
+		/* The size while it is being written is whatever was written last; the writer reads
+		 * only what it wrote. */
+		readback = (struct source){0};
+		err = source_fd(fd, &readback);
+		if (err == 0)
+			err = patch_file_writer_end(w, &readback, out_size, why);
+	}
+	patch_file_writer_free(w);
+	free(names);
+	free(targets);
+	free(parts);
+	return err;
+}
+
+/* The link for the sparse parts: from the cache directory, or made now. */
+static int make_link(struct run *r, struct exam *e, const struct delta *d, const struct source *src,
+		     uint64_t number, struct layout *l, const struct sources *now, struct why *why)
+{
+	char name[48], hex[33];
+	struct mapping *mapping = NULL;
+	uint64_t size = 0;
+	int fd = -1, err;
+
+	identity_hex(&e->id, hex);
+	snprintf(name, sizeof(name), "%s.patch", hex);
+	if (cachedir_map(r->config.cache, name, &mapping) == 0) {
+		if (link_new(number, number, mapping, true, name, l, &e->link, NULL) == 0)
+			return 0;
+		cachedir_remove(r->config.cache,
+				name); /* damaged, or made for another base: make it again */
+	}
+	err = cachedir_create(r->config.cache, &fd);
+	if (err < 0)
+		return why_set(why, -err,
+			       "no file for its patch can be made in the cache directory");
+	err = encode_parts(r, e, d, src, l, now, fd, &size, why);
+	if (err < 0) {
+		cachedir_abort(r->config.cache, fd);
+		return err;
+	}
+	err = cachedir_commit(r->config.cache, fd, name, size, &mapping);
+	if (err < 0)
+		return why_set(why, -err, "its patch cannot be stored in the cache directory%s",
+			       err == -ENOSPC ? " (no space left)" : "");
+	return link_new(number, number, mapping, false, name, l, &e->link, why);
+}
+
+int exam_match(struct run *r, struct exam *e, const struct object *object, uint64_t number,
+	       struct layout *layout, const struct sources *now)
+{
+	struct blob *blob = NULL;
+	struct delta *d = NULL;
+	struct source src;
+	size_t changed_parts = 0;
+	int err;
+
+	if (e->layout == layout)
+		return 0;
+	exam_unmatch(e);
+	e->why = (struct why){0};
+	err = open_delta(r, object, &blob, &d, &e->why);
+	if (err == 0)
+		err = match_parts(r, e, d, layout, now, &e->why);
+	for (size_t i = 0; err == 0 && i < d->count; i++)
+		changed_parts += d->parts[i].kind == PART_SPARSE && d->parts[i].changed > 0;
+	if (err == 0 && changed_parts > 0) {
+		src = blob_source(blob);
+		err = now == NULL ? why_set(&e->why, EBADMSG,
+					    "is a complete anchor with sparse tensors in it")
+				  : make_link(r, e, d, &src, number, layout, now, &e->why);
+	}
+	if (err == 0) {
+		e->layout = layout_ref(layout);
+		if (e->full_count > 0)
+			e->blob = blob_ref(blob);
+	} else {
+		exam_unmatch(e);
+		exam_fail(e, err);
+	}
+	delta_free(d);
+	blob_unref(blob);
+	return err;
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ordering a run's objects.
+ *
+ * Two passes over the listing: find every key that names a step and sort by number; then walk up
+ * the numbers with the newest time seen so far and set aside what is older than that.  The rule
+ * needs no header and no memory of earlier scans, so a mount that starts after a restart of the
+ * trainer sees what one sees that watched it happen.
+ */
+#include "fs/lineage.h"
+
+#include <stdlib.h>
+
+struct found {
+	uint64_t number;
+	bool anchor;
+	const struct object *object;
+};
+
+static const char *const directories[] = {"anchors/", "deltas/", "steps/"};
+
+/* Index into directories[], or -1. */
+static int directory_of(const char *key)
+{
+	for (size_t i = 0; i < ARRAY_LEN(directories); i++)
+		if (strncmp(key, directories[i], strlen(directories[i])) == 0)
+			return (int)i;
+	return -1;
+}
+
+bool lineage_owns(const char *key)
+{
+	return directory_of(key) >= 0;
+}
+
+/* 1: a step's name, with its number; 0: some other file; -1: meant to be a weight file but without
+ * a usable number. */
+static int parse_name(const char *name, uint64_t *out_number)
+{
+	static const char prefix[] = "step_", suffix[] = ".safetensors";
+	size_t len = strlen(name), at = sizeof(prefix) - 1;
+	uint64_t number = 0;
+
+	if (len < sizeof(suffix) - 1 || strcmp(name + len - (sizeof(suffix) - 1), suffix) != 0)
+		return 0;
+	if (strchr(name, '/') != NULL)
+		return 0;
+	if (strncmp(name, prefix, at) != 0)
+		return -1;
+	for (; name[at] >= '0' && name[at] <= '9'; at++)
+		if (mul_overflows(number, 10, &number) ||
+		    add_overflows(number, (uint64_t)(name[at] - '0'), &number) ||
+		    number > INT64_MAX)
+			return -1;
+	if (at == sizeof(prefix) - 1 || strcmp(name + at, suffix) != 0)
+		return -1;
+	*out_number = number;
+	return 1;
+}
+
+static int compare_found(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	if (x->number != y->number)
+		return x->number < y->number ? -1 : 1;
+	if (x->anchor != y->anchor)
+		return x->anchor ? -1 : 1;
+	/* Of two names for one number ("step_5", "step_000005") the newer comes first. */
+	if (x->object->mtime_ns != y->object->mtime_ns)
+		return x->object->mtime_ns > y->object->mtime_ns ? -1 : 1;
+	return strcmp(x->object->key, y->object->key);
+}
+
+static void add_stray(struct lineage *l, enum stray_kind kind, uint64_t number,
+		      const struct object *object, const struct object *against)
+{
+	l->strays[l->stray_count++] = (struct stray){kind, number, object, against};
+}
+
+/* Puts one object into the step of its number, unless it is older than `newest`, the newest object
+ * of a lower number. */
+static void place(struct lineage *l, const struct found *f, const struct object *newest)
+{
+	struct step *s = l->step_count > 0 ? &l->steps[l->step_count - 1] : NULL;
+	const struct object **slot;
+
+	/* The time of an object that cannot be used (a stray link, say) tells nothing. */
+	if (newest != NULL && f->object->err == 0 && f->object->mtime_ns < newest->mtime_ns) {
+		add_stray(l, STRAY_SUPERSEDED, f->number, f->object, newest);
+		return;
+	}
+	if (s == NULL || s->number != f->number) {
+		s = &l->steps[l->step_count++];
+		*s = (struct step){.number = f->number, .mtime_ns = f->object->mtime_ns};
+	}
+	slot = f->anchor ? &s->anchor : &s->delta;
+	if (*slot != NULL) {
+		add_stray(l, STRAY_DUPLICATE, f->number, f->object, *slot);
+		return;
+	}
+	*slot = f->object;
+	s->mtime_ns = MAX(s->mtime_ns, f->object->mtime_ns);
+}
+
+int lineage_order(const struct listing *listing, bool ignore_times, struct lineage *out)
+{
+	struct found *found = calloc(listing->count ? listing->count : 1, sizeof(*found));
+	struct lineage l = {0};
+	const struct object *below = NULL,
+			    *here = NULL; /* newest of the lower numbers, and including this one */
+	size_t n = 0;
+
+	l.steps = calloc(listing->count ? listing->count : 1, sizeof(*l.steps));
+	l.strays = calloc(listing->count ? listing->count : 1, sizeof(*l.strays));
+	if (found == NULL || l.steps == NULL || l.strays == NULL) {
+		free(found);
+		lineage_release(&l);
+		return -ENOMEM;
+	}
+	for (size_t i = 0; i < listing->count; i++) {
+		const struct object *o = &listing->v[i];
+		int dir = directory_of(o->key), what;
+		uint64_t number;
+
+		if (dir < 0)
+			continue;
+		what = parse_name(o->key + strlen(directories[dir]), &number);
+		if (what < 0)
+			add_stray(&l, STRAY_NAME, 0, o, NULL);
+		else if (what > 0)
+			found[n++] = (struct found){number, dir == 0, o};
+	}
+	qsort(found, n, sizeof(*found), compare_found);
+	for (size_t i = 0; i < n; i++) {
+		size_t strays = l.stray_count;
+
+		if (i > 0 && found[i].number != found[i - 1].number)
+			below = here;
+		place(&l, &found[i], ignore_times ? NULL : below);
+		if (l.stray_count == strays && found[i].object->err == 0 &&
+		    (here == NULL || found[i].object->mtime_ns > here->mtime_ns))
+			here = found[i].object;
+	}
+	free(found);
+	*out = l;
+	return 0;
+}
+
+void lineage_release(struct lineage *l)
+{
+	free(l->steps);
+	free(l->strays);
+	*l = (struct lineage){0};
+}
+
+const struct step *lineage_find(const struct lineage *l, uint64_t number)
+{
+	size_t lo = 0, hi = l->step_count;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (l->steps[mid].number == number)
+			return &l->steps[mid];
+		if (l->steps[mid].number < number)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return NULL;
+}
+
+void lineage_label(const struct lineage *l, char out[9])
+{
+	static const char hex[] = "0123456789abcdef";
+	const struct step *first = &l->steps[0];
+	const struct object *o;
+
+	if (l->step_count == 0) {
+		out[0] = '\0';
+		return;
+	}
+	o = first->anchor != NULL ? first->anchor : first->delta;
+	for (int i = 0; i < 8; i++)
+		out[i] = hex[o->id.bytes[i / 2] >> (i % 2 ? 0 : 4) & 15];
+	out[8] = '\0';
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links and sources: the two reference-counted parts that states share.
+ *
+ * A link is a mapped patch file matched once to a layout: after that, finding the patch of a tensor
+ * is one array access.  Consecutive versions share all links but the newest, and share the sources
+ * as long as no full tensor arrives, so keeping sixteen versions costs little more than one.
+ */
+#include "fs/state.h"
+
+#include <stdlib.h>
+
+struct sources *sources_ref(struct sources *s)
+{
+	__atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
+	return s;
+}
+
+void sources_unref(struct sources *s)
+{
+	if (s == NULL || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	for (uint32_t i = 0; i < s->blob_count; i++)
+		blob_unref(s->blobs[i]);
+	free(s->blobs);
+	free(s->v);
+	free(s);
+}
+
+/* Patch elements of a tensor: its elements, or its bytes for sub-byte types. */
+static uint64_t patch_elements(const struct layout_tensor *t)
+{
+	return st_dtype_bits(t->dtype) < 8 ? t->end - t->begin : t->numel;
+}
+
+static int match(struct link *l, const struct layout *layout, struct why *why)
+{
+	l->slot = malloc((layout->tensor_count ? layout->tensor_count : 1) * sizeof(*l->slot));
+	if (l->slot == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < layout->tensor_count; i++)
+		l->slot[i] = -1;
+	for (size_t i = 0; i < l->file->count; i++) {
+		const char *name = l->file->header->tensors[i].name;
+		const struct patch *p = &l->file->patches[i];
+		uint32_t t = layout_find(layout, name);
+		char shown[200];
+
+		printable(shown, sizeof(shown), name, strlen(name));
+		if (t == LAYOUT_NONE)
+			return why_set(why, EBADMSG, "patch of an unknown tensor \"%s\"", shown);
+		if (p->numel != patch_elements(&layout->tensors[t]))
+			return why_set(why, EBADMSG,
+				       "patch of \"%s\" is for %llu elements, the tensor has %llu",
+				       shown, (unsigned long long)p->numel,
+				       (unsigned long long)patch_elements(&layout->tensors[t]));
+		if (p->width > st_dtype_width(layout->tensors[t].dtype))
+			return why_set(why, EBADMSG,
+				       "patch of \"%s\" has elements of %u bytes, the tensor is %s",
+				       shown, p->width, st_dtype_name(layout->tensors[t].dtype));
+		l->slot[t] = (int32_t)i;
+		l->changed += p->changed;
+	}
+	return 0;
+}
+
+int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check, const char *name,
+	     const struct layout *layout, struct link **out, struct why *why)
+{
+	struct link *l = calloc(1, sizeof(*l));
+	int err;
+
+	if (l == NULL) {
+		mapping_unref(mapping);
+		return why_set(why, ENOMEM, "out of memory");
+	}
+	l->refs = 1;
+	l->first = first;
+	l->last = last;
+	l->mapping = mapping;
+	if (mapping != NULL) {
+		l->name = name != NULL ? strdup(name) : NULL;
+		err = name != NULL && l->name == NULL
+			      ? why_set(why, ENOMEM, "out of memory")
+			      : patch_file_open(mapping->bytes, mapping->size, check, &l->file,
+						why);
+		if (err == 0)
+			err = match(l, layout, why);
+		if (err < 0) {
+			link_unref(l);
+			return err;
+		}
+	}
+	*out = l;
+	return 0;
+}
+
+struct link *link_ref(struct link *l)
+{
+	__atomic_fetch_add(&l->refs, 1, __ATOMIC_RELAXED);
+	return l;
+}
+
+void link_unref(struct link *l)
+{
+	if (l == NULL || __atomic_sub_fetch(&l->refs, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	patch_file_free(l->file);
+	mapping_unref(l->mapping);
+	free(l->slot);
+	free(l->name);
+	free(l);
+}

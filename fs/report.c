@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The report of a round: every version with its state, every problem as a sentence, and notes about
+ * choices that were made.
+ *
+ * Built afresh from what the round found, then swapped in; readers hold a reference as long as they
+ * format it.  A problem is logged when it is new in this report, so that the log has each sentence
+ * once and not once a second.
+ */
+#include "fs/run_internal.h"
+
+#include "cache/clock.h"
+#include "cache/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *version_kind_name(enum version_kind k)
+{
+	static const char *const names[] = {"base", "anchor", "partial", "delta", "empty"};
+
+	return names[k];
+}
+
+const char *version_state_name(enum version_state s)
+{
+	static const char *const names[] = {"ok",      "waiting",    "broken",
+					    "blocked", "superseded", "unread"};
+
+	return names[s];
+}
+
+void run_report_unref(struct run_report *p)
+{
+	if (p == NULL || __atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	for (size_t i = 0; i < p->version_count; i++) {
+		free(p->versions[i].key);
+		free(p->versions[i].problem);
+	}
+	for (size_t i = 0; i < p->problem_count; i++) {
+		free(p->problems[i].object);
+		free(p->problems[i].text);
+	}
+	for (size_t i = 0; i < p->note_count; i++)
+		free(p->notes[i]);
+	free(p->versions);
+	free(p->problems);
+	free(p->notes);
+	free(p->store_error);
+	free(p);
+}
+
+struct run_report *run_report(struct run *r)
+{
+	struct run_report *p;
+
+	lock_take(&r->lock);
+	p = r->report;
+	if (p != NULL)
+		__atomic_fetch_add(&p->refs, 1, __ATOMIC_RELAXED);
+	lock_release(&r->lock);
+	return p;
+}
+
+static char *shown(const char *text)
+{
+	char out[900];
+
+	return strdup(printable(out, sizeof(out), text, strlen(text)));
+}
+
+static bool add_problem(struct run_report *p, const char *key, const char *text)
+{
+	size_t n = strlen(key);
+	char *object = shown(key), *sentence;
+
+	/* Sentences begin with "key: " for the log; here the key has its own field. */
+	if (strncmp(text, key, n) == 0 && strncmp(text + n, ": ", 2) == 0)
+		text += n + 2;
+	sentence = strdup(text);
+	if (object == NULL || sentence == NULL) {
+		free(object);
+		free(sentence);
+		return false;
+	}
+	p->problems[p->problem_count].object = object;
+	p->problems[p->problem_count++].text = sentence;
+	return true;
+}
+
+static bool add_stray(struct run_report *p, const struct stray *s)
+{
+	struct buf text = {0};
+	bool ok;
+
+	if (s->kind == STRAY_NAME)
+		buf_addstr(&text, "is not named step_NUMBER.safetensors (with a number below "
+				  "2^63); it is ignored");
+	else
+		buf_addf(&text, "is older than %s, which has the same number; it is ignored",
+			 s->against->key);
+	ok = !text.failed && add_problem(p, s->object->key, buf_str(&text));
+	buf_release(&text);
+	return ok;
+}
+
+static enum version_kind kind_of(const struct exam *e)
+{
+	return e->complete     ? VERSION_ANCHOR
+	       : e->sparse > 0 ? VERSION_DELTA
+	       : e->full > 0   ? VERSION_PARTIAL
+			       : VERSION_EMPTY;
+}
+
+static bool fill(struct run *r, struct version_info *v, const struct object *o, uint64_t number)
+{
+	const struct exam *e = table_get_str(r->exams, o->key);
+
+	*v = (struct version_info){.number = number,
+				   .state = VERSION_UNREAD,
+				   .bytes = o->size,
+				   .mtime_ns = o->mtime_ns};
+	v->key = shown(o->key);
+	memcpy(v->lineage, r->label, sizeof(v->lineage));
+	v->kind = strncmp(o->key, "anchors/", 8) == 0 ? VERSION_ANCHOR : VERSION_DELTA;
+	if (e == NULL || v->key == NULL)
+		return v->key != NULL;
+	if (e->state == EXAM_OK) {
+		v->kind = kind_of(e);
+		v->changed = e->changed;
+		memcpy(v->format, e->format, sizeof(v->format));
+		v->state = VERSION_OK;
+	} else {
+		v->state = e->state == EXAM_WAITING ? VERSION_WAITING : VERSION_BROKEN;
+		v->problem = strdup(e->why.text);
+		return v->problem != NULL;
+	}
+	return true;
+}
+
+static uint64_t model_elements(const struct run *r)
+{
+	const struct layout *l = r->newest != NULL && r->newest->state != NULL
+					 ? r->newest->state->layout
+				 : r->layout_count > 0 ? r->layouts[0]
+						       : NULL;
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; l != NULL && i < l->tensor_count; i++)
+		n += l->tensors[i].alias == i ? l->tensors[i].numel : 0;
+	return n;
+}
+
+static int compare_versions(const void *a, const void *b)
+{
+	const struct version_info *x = a, *y = b;
+
+	if (x->number != y->number)
+		return x->number < y->number ? -1 : 1;
+	return (x->state != VERSION_SUPERSEDED) - (y->state != VERSION_SUPERSEDED);
+}
+
+/* Versions whole in themselves, above what is shown, build on something that is not. */
+static void mark_blocked(const struct run *r, struct run_report *p)
+{
+	uint64_t newest = r->newest != NULL && strcmp(r->newest->lineage, r->label) == 0
+				  ? r->newest->version
+				  : 0;
+
+	for (size_t i = 0; i < p->version_count; i++)
+		if (p->versions[i].state == VERSION_OK && p->versions[i].number > newest &&
+		    r->config.history != NULL)
+			p->versions[i].state = VERSION_BLOCKED;
+}
+
+/* A tool that looks into every object also wants to know which versions are whole without a
+ * history. */
+static void mark_chain(struct run_report *p)
+{
+	bool whole = false;
+
+	for (size_t i = 0; i < p->version_count; i++) {
+		struct version_info *v = &p->versions[i];
+
+		if (v->state == VERSION_SUPERSEDED)
+			continue;
+		if (v->state == VERSION_OK && (v->kind == VERSION_ANCHOR || whole))
+			whole = true;
+		else if (v->state == VERSION_OK)
+			v->state = VERSION_BLOCKED;
+		else
+			whole = false;
+	}
+}
+
+static bool fill_versions(struct run *r, struct run_report *p)
+{
+	const struct lineage *l = &r->lineage;
+	uint64_t elements = model_elements(r);
+	const struct object *o;
+	bool ok = true;
+
+	for (size_t i = 0; i < l->step_count && ok; i++)
+		for (size_t k = 0; (o = step_objects(&l->steps[i], k)) != NULL && ok; k++) {
+			struct version_info *v = &p->versions[p->version_count++];
+
+			ok = fill(r, v, o, l->steps[i].number);
+			v->elements = elements;
+			if (ok && v->problem != NULL)
+				ok = add_problem(p, o->key, v->problem);
+		}
+	for (size_t i = 0; i < l->stray_count && ok; i++) {
+		const struct stray *s = &l->strays[i];
+
+		if (s->kind != STRAY_SUPERSEDED) {
+			ok = add_stray(p, s);
+			continue;
+		}
+		ok = fill(r, &p->versions[p->version_count], s->object, s->number);
+		p->versions[p->version_count].lineage[0] = '\0';
+		p->versions[p->version_count++].state = VERSION_SUPERSEDED;
+	}
+	return ok;
+}
+
+static bool fill_notes(struct run *r, struct run_report *p)
+{
+	const char *text = buf_str(&r->notes);
+	size_t superseded = 0;
+
+	for (size_t i = 0; i < r->lineage.stray_count; i++)
+		superseded += r->lineage.strays[i].kind == STRAY_SUPERSEDED;
+	p->notes = calloc(r->notes.len + 3, sizeof(*p->notes));
+	if (p->notes == NULL)
+		return false;
+	while (*text != '\0') {
+		size_t n = strcspn(text, "\n");
+
+		p->notes[p->note_count] = strndup(text, n);
+		if (p->notes[p->note_count++] == NULL)
+			return false;
+		text += n + (text[n] == '\n');
+	}
+	if (superseded > 0) {
+		const struct stray *s = r->lineage.strays;
+
+		while (s->kind != STRAY_SUPERSEDED)
+			s++;
+		if (asprintf(&p->notes[p->note_count],
+			     "%zu objects are older than one with a lower number (%s than %s) and "
+			     "belong to an earlier run; "
+			     "if they do not, the bucket was copied without its times: --times "
+			     "ignore",
+			     superseded, s->object->key, s->against->key) < 0)
+			return false;
+		p->note_count++;
+	}
+	return true;
+}
+
+static bool had_problem(const struct run_report *p, const char *object, const char *text)
+{
+	for (size_t i = 0; p != NULL && i < p->problem_count; i++)
+		if (strcmp(p->problems[i].object, object) == 0 &&
+		    strcmp(p->problems[i].text, text) == 0)
+			return true;
+	return false;
+}
+
+/* What stands in the way of a version and is no object's own fault (a hole, no anchor) is a problem
+ * of the run. */
+static bool add_obstacle(const struct run *r, struct run_report *p)
+{
+	for (size_t i = 0; i < p->version_count; i++)
+		if (p->versions[i].problem != NULL &&
+		    strcmp(p->versions[i].problem, r->obstacle.text) == 0)
+			return true;
+	return r->obstacle.text[0] == '\0' || add_problem(p, "", r->obstacle.text);
+}
+
+void report_publish(struct run *r)
+{
+	struct run_report *p = calloc(1, sizeof(*p)), *old;
+	size_t room = 2 * r->lineage.step_count + r->lineage.stray_count + 1;
+	bool ok;
+
+	if (p == NULL)
+		return;
+	p->refs = 1;
+	p->scanned_real_ns = clock_real_ns();
+	p->versions = calloc(room, sizeof(*p->versions));
+	p->problems = calloc(room + 1, sizeof(*p->problems));
+	ok = p->versions != NULL && p->problems != NULL && fill_versions(r, p) &&
+	     add_obstacle(r, p) && fill_notes(r, p);
+	if (ok && r->store_error != NULL) {
+		p->store_error = strdup(r->store_error);
+		ok = p->store_error != NULL;
+	}
+	if (!ok) {
+		run_report_unref(p);
+		return; /* out of memory: the old report stays */
+	}
+	qsort(p->versions, p->version_count, sizeof(*p->versions), compare_versions);
+	if (r->config.history == NULL && r->config.deep)
+		mark_chain(p);
+	else
+		mark_blocked(r, p);
+	lock_take(&r->lock);
+	old = r->report;
+	r->report = p;
+	lock_release(&r->lock);
+	for (size_t i = 0; i < p->problem_count; i++)
+		if (!had_problem(old, p->problems[i].object, p->problems[i].text))
+			log_warning("%s%s%s", p->problems[i].object,
+				    p->problems[i].object[0] != '\0' ? ": " : "",
+				    p->problems[i].text);
+	run_report_unref(old);
+}

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One round of a run: list, order, plan, assemble, publish, report.
+ *
+ * Everything is recomputed from the listing each time, with what is known about unchanged objects
+ * remembered (exam.c), so there is no state that a missed event could leave wrong: a round that
+ * finds the same objects does nothing, and any other leads to the right answer from wherever the
+ * last one ended.  What is served changes only at the very end, by one call to the history.
+ */
+#include "fs/run_internal.h"
+
+#include "cache/clock.h"
+#include "cache/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+void run_note(struct run *r, const char *fmt, ...)
+{
+	char text[600], line[1300];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	printable(line, sizeof(line) - 1, text, strlen(text));
+	strncat(line, "\n", sizeof(line) - strlen(line) - 1);
+	if (strstr(buf_str(&r->notes), line) == NULL)
+		buf_addstr(&r->notes, line);
+}
+
+int run_new(const struct run_config *config, struct run **out, struct why *why)
+{
+	struct run *r = calloc(1, sizeof(*r));
+	int err = 0;
+
+	if (r == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	r->config = *config;
+	lock_init(&r->lock, LOCK_QUEUE);
+	r->exams = table_new();
+	r->companions = table_new();
+	if (r->exams == NULL || r->companions == NULL)
+		err = why_set(why, ENOMEM, "out of memory");
+	if (err == 0 && config->base != NULL)
+		err = base_open(config->base, config->shard_size, &r->base, why);
+	if (err < 0) {
+		run_free(r);
+		return err;
+	}
+	*out = r;
+	return 0;
+}
+
+static void drop_node(void *value, void *ctx)
+{
+	node_unref(value);
+}
+
+void listing_unref(struct listing_ref *l)
+{
+	if (l == NULL || __atomic_sub_fetch(&l->refs, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	listing_release(&l->listing);
+	free(l);
+}
+
+void run_free(struct run *r)
+{
+	if (r == NULL)
+		return;
+	lineage_release(&r->lineage);
+	folds_release(r, false);
+	if (r->exams != NULL)
+		exams_sweep(r, true);
+	if (r->companions != NULL)
+		table_each(r->companions, drop_node, NULL);
+	table_free(r->exams);
+	table_free(r->companions);
+	generation_unref(r->newest);
+	cover_release(&r->cover);
+	for (size_t i = 0; i < r->layout_count; i++)
+		layout_unref(r->layouts[i]);
+	free(r->layouts);
+	base_free(r->base);
+	listing_unref(r->current);
+	listing_unref(r->listing);
+	run_report_unref(r->report);
+	free(r->store_error);
+	buf_release(&r->notes);
+	lock_destroy(&r->lock);
+	free(r);
+}
+
+struct store *run_store(struct run *r)
+{
+	return r->config.store;
+}
+
+struct listing_ref *run_listing(struct run *r)
+{
+	struct listing_ref *l;
+
+	lock_take(&r->lock);
+	l = r->listing;
+	if (l != NULL)
+		__atomic_fetch_add(&l->refs, 1, __ATOMIC_RELAXED);
+	lock_release(&r->lock);
+	return l;
+}
+
+bool run_unsettled(const struct run *r)
+{
+	return r->unsettled || r->fold_due || r->backfill > 0;
+}
+
+/* Lists the store and orders what is there.  On failure everything stays as it was. */
+static int take_listing(struct run *r, struct why *why)
+{
+	struct listing_ref *fresh = calloc(1, sizeof(*fresh)), *old;
+	struct lineage lineage;
+	int err;
+
+	if (fresh == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	fresh->refs = 2; /* ours and the shared one */
+	err = store_list(r->config.store, "", &fresh->listing, why);
+	if (err == 0) {
+		err = lineage_order(&fresh->listing, r->config.ignore_times, &lineage);
+		if (err < 0)
+			why_set(why, -err, "out of memory");
+	}
+	if (err < 0) {
+		listing_release(&fresh->listing);
+		free(fresh);
+		return err;
+	}
+	lineage_release(&r->lineage);
+	r->lineage = lineage;
+	listing_unref(r->current);
+	r->current = fresh;
+	lock_take(&r->lock);
+	old = r->listing;
+	r->listing = fresh;
+	lock_release(&r->lock);
+	listing_unref(old);
+	return 0;
+}
+
+/* The label of a lineage is its first object's, and stays when that is pruned while the run goes
+ * on. */
+static void update_label(struct run *r)
+{
+	const struct lineage *l = &r->lineage;
+	const struct object *first;
+
+	if (l->step_count == 0)
+		return;
+	first = l->steps[0].anchor != NULL ? l->steps[0].anchor : l->steps[0].delta;
+	if (r->label[0] != '\0' && l->steps[0].number > 1 && r->newest != NULL &&
+	    lineage_find(l, r->newest->version) != NULL)
+		return;
+	if (r->label[0] != '\0' && identity_equal(&first->id, &r->first_id))
+		return;
+	r->first_id = first->id;
+	lineage_label(l, r->label);
+}
+
+static const char *plan_format(struct run *r, const struct plan *p)
+{
+	const struct object *o;
+	const char *format = "";
+
+	for (size_t i = 0; (o = step_objects(&r->lineage.steps[p->last], i)) != NULL; i++) {
+		struct exam *e = exam_get(r, o);
+
+		if (e != NULL && e->state == EXAM_OK)
+			format = e->format;
+	}
+	return format;
+}
+
+/* Plans and assembles the newest whole version not above limit; an object that turns out bad on the
+ * way is marked, and the next plan goes without it. */
+static int plan_and_assemble(struct run *r, uint64_t limit, struct plan *p, struct state **out,
+			     struct why *why)
+{
+	int err = -EAGAIN;
+
+	for (size_t tries = 0; tries < r->lineage.step_count + 2; tries++) {
+		memset(&r->obstacle, 0, sizeof(r->obstacle));
+		if (!plan_make(r, limit, p))
+			return why_set(why, ENOENT, "%s",
+				       r->obstacle.text[0] != '\0' ? r->obstacle.text
+								   : "there is no version yet");
+		err = assemble_state(r, p, out, why);
+		if (err == 0 || err == -ENOMEM)
+			return err;
+	}
+	return err;
+}
+
+/* Notes are about what the newest generation shows; they start anew with it. */
+static void notes_begin(struct run *r, const struct state *state)
+{
+	uint32_t widened = 0;
+
+	r->notes.len = 0;
+	if (r->cover.assumed)
+		run_note(r,
+			 "%s is taken for a complete anchor: the run's first object is gone and "
+			 "there is no --base to compare with",
+			 r->cover.origin);
+	for (uint32_t i = 0; state != NULL && i < state->layout->tensor_count; i++)
+		widened += state->sources->v[state->layout->tensors[i].alias].dtype !=
+			   state->layout->tensors[i].dtype;
+	if (widened > 0)
+		run_note(r,
+			 "%u tensors are stored in 16 bits and shown as F32, the dtype of --base "
+			 "(exactly)",
+			 widened);
+}
+
+static int publish(struct run *r, struct generation *g)
+{
+	int err = r->config.history != NULL ? history_publish(r->config.history, g) : 0;
+
+	if (err < 0)
+		return err;
+	generation_unref(r->newest);
+	r->newest = generation_ref(g);
+	r->companions_sig = companions_signature(r);
+	return 0;
+}
+
+/* What is shown before anything of the run is whole: --base as it is, or just the companions. */
+static int publish_start(struct run *r)
+{
+	struct generation *g = NULL;
+	struct state *state = NULL;
+	int err = 0;
+
+	if (r->base != NULL)
+		err = assemble_base(r, &state);
+	notes_begin(r, NULL);
+	if (err == 0)
+		err = assemble_tree(r, state, 0,
+				    r->base != NULL ? r->base->mtime_ns : clock_real_ns(),
+				    r->base != NULL ? "safetensors" : "", NULL, &g);
+	if (err == 0) {
+		err = publish(r, g);
+		r->last_mtime_ns = g->mtime_ns;
+	}
+	state_unref(state);
+	generation_unref(g);
+	return err;
+}
+
+static int publish_state(struct run *r, const struct plan *p, struct state *state)
+{
+	struct generation *g;
+	int64_t mtime = MAX(plan_mtime(r, p), r->last_mtime_ns + 1000000);
+	int err;
+
+	notes_begin(r, state);
+	err = assemble_tree(r, state, state->version, mtime, plan_format(r, p), NULL, &g);
+
+	if (err < 0)
+		return err;
+	err = publish(r, g);
+	if (err == 0) {
+		r->last_mtime_ns = mtime;
+		log_info("version %llu of lineage %s is ready: anchor %llu + %u deltas, %s",
+			 (unsigned long long)g->version, g->lineage,
+			 (unsigned long long)state->anchor, state->deltas, g->format);
+	}
+	generation_unref(g);
+	return err;
+}
+
+/* Companions may change without a new version: the newest generation follows them, weights and
+ * their inodes stay. */
+static int follow_companions(struct run *r)
+{
+	struct generation *g;
+	int err;
+
+	if (companions_signature(r) == r->companions_sig)
+		return 0;
+	notes_begin(r, r->newest->state);
+	err = assemble_tree(r, r->newest->state, r->newest->version, r->newest->mtime_ns,
+			    r->newest->format, r->newest, &g);
+	if (err < 0)
+		return err;
+	err = publish(r, g);
+	generation_unref(g);
+	return err;
+}
+
+/* Publishes the newest whole version if it is not the one that is there. */
+static int advance(struct run *r)
+{
+	struct state *state = NULL;
+	struct why why = {0};
+	struct plan p;
+	int err;
+
+	memset(&r->obstacle, 0, sizeof(r->obstacle));
+	if (!cover_update(r)) {
+		/* Nothing can be called complete; the exam of the first object says why. */
+		plan_make(r, UINT64_MAX, &p);
+		return 0;
+	}
+	if (!plan_make(r, UINT64_MAX, &p))
+		return 0;
+	if (r->newest != NULL && plan_is_shown(r, &p))
+		return 0;
+	err = plan_and_assemble(r, UINT64_MAX, &p, &state, &why);
+	if (err == -ENOMEM)
+		return err;
+	if (err < 0)
+		return 0; /* the obstacle says it */
+	if (r->newest == NULL || r->newest->state == NULL ||
+	    !identity_equal(&r->newest->state->fingerprint, &state->fingerprint)) {
+		bool same_run = r->newest != NULL && r->newest->version > 0 &&
+				strcmp(r->newest->lineage, r->label) == 0;
+
+		err = publish_state(r, &p, state);
+		if (err == 0 && !same_run) {
+			r->backfill = state->version;
+			r->backfilled = 1;
+		}
+	}
+	if (err == 0)
+		plan_remember(r, &p);
+	state_unref(state);
+	return err;
+}
+
+/* Older versions for `versions/`, one a round, until as many are there as are kept. */
+static void backfill(struct run *r)
+{
+	struct generation *g = NULL;
+	struct state *state = NULL;
+	struct why why = {0};
+	struct plan p;
+
+	if (r->backfill == 0)
+		return;
+	if (r->config.history == NULL || r->backfilled >= r->config.keep ||
+	    plan_and_assemble(r, r->backfill - 1, &p, &state, &why) < 0) {
+		r->backfill = 0;
+		return;
+	}
+	if (assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
+			  &g) == 0 &&
+	    history_add_older(r->config.history, g) == 0) {
+		r->backfill = state->version;
+		r->backfilled++;
+	} else {
+		r->backfill = 0;
+	}
+	state_unref(state);
+	generation_unref(g);
+}
+
+/* Work that no reader waits for: one piece a round. */
+static void idle_work(struct run *r)
+{
+	char text[sizeof(r->obstacle.text)];
+	uint64_t number = r->obstacle.number;
+	struct plan p;
+
+	r->fold_due = false;
+	memcpy(text, r->obstacle.text, sizeof(text));
+	if (r->backfill > 0)
+		backfill(r);
+	else if (r->newest != NULL && r->newest->state != NULL && r->newest->version > 0 &&
+		 plan_make(r, UINT64_MAX, &p))
+		r->fold_due = fold_work(r, &p, r->newest->state->layout);
+	r->obstacle.number = number;
+	memcpy(r->obstacle.text, text, sizeof(text));
+}
+
+static bool keep_file(const char *name, void *ctx)
+{
+	return table_get_str(ctx, name) != NULL;
+}
+
+static void keep_link(void *value, void *ctx)
+{
+	struct exam *e = value;
+
+	if (e->link != NULL && e->link->name != NULL && table_put_str(ctx, e->link->name, e) < 0)
+		log_debug("out of memory while sweeping the cache directory");
+}
+
+/* Removes patch files that no version at or above the newest anchor needs. */
+static void sweep_cache(struct run *r)
+{
+	struct table *names = table_new();
+	int err = 0;
+
+	if (names == NULL)
+		return;
+	table_each(r->exams, keep_link, names);
+	for (size_t i = 0; i < r->fold_count && err == 0; i++)
+		if (r->folds[i].link != NULL && r->folds[i].link->name != NULL)
+			err = table_put_str(names, r->folds[i].link->name, &r->folds[i]);
+	if (err == 0)
+		cachedir_sweep(r->config.cache, keep_file, names);
+	table_free(names);
+}
+
+int run_scan(struct run *r, struct why *why)
+{
+	struct generation *before = r->newest != NULL ? generation_ref(r->newest) : NULL;
+	struct why local = {0};
+	int err = take_listing(r, &local);
+
+	free(r->store_error);
+	r->store_error = err < 0 ? strdup(local.text) : NULL;
+	if (err == 0) {
+		r->unsettled = false;
+		update_label(r);
+		err = advance(r);
+		if (err == 0 && r->newest == NULL)
+			err = publish_start(r);
+		else if (err == 0)
+			err = follow_companions(r);
+		if (err < 0)
+			why_set(&local, -err, "out of memory");
+		if (err == 0 && before != NULL)
+			idle_work(r);
+		if (r->config.deep)
+			exam_all(r);
+		report_publish(r);
+		exams_sweep(r, false);
+		folds_release(r, true);
+		if (before == NULL || before->state != r->newest->state)
+			sweep_cache(r);
+	} else {
+		report_publish(r);
+	}
+	generation_unref(before);
+	if (err < 0 && why != NULL)
+		*why = local;
+	return err;
+}
+
+int run_build(struct run *r, uint64_t version, struct generation **out, struct why *why)
+{
+	const struct lineage *l = &r->lineage;
+	struct state *state = NULL;
+	struct plan p;
+	int err;
+
+	if (version == 0 && r->base != NULL) {
+		err = assemble_base(r, &state);
+		if (err == 0)
+			err = assemble_tree(r, state, 0, r->base->mtime_ns, "safetensors", NULL,
+					    out);
+		state_unref(state);
+		return err < 0 ? why_set(why, -err, "out of memory") : 0;
+	}
+	if (l->step_count == 0 || version > l->steps[l->step_count - 1].number ||
+	    version < l->steps[0].number)
+		return why_set(why, ENOENT, "version %llu is not in this run%s",
+			       (unsigned long long)version,
+			       l->step_count == 0 ? ", which has no versions yet" : "");
+	err = plan_and_assemble(r, version, &p, &state, why);
+	if (err < 0)
+		return err;
+	if (state->version != version &&
+	    (lineage_find(l, version) != NULL || !plan_hole_legal(r, &p))) {
+		state_unref(state);
+		return why_set(
+			why, ENOENT, "version %llu is not whole: %s", (unsigned long long)version,
+			r->obstacle.text[0] != '\0' ? r->obstacle.text : "its object is missing");
+	}
+	err = assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
+			    out);
+	state_unref(state);
+	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+}
