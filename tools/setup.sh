@@ -137,7 +137,7 @@ find_python() {
 }
 
 pip_install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@"
 }
 
 setup_python() {
