@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of a mount (and of the tools that read a source): one table for --long options, -o lists and fstab.  No I/O. */
+/* Options of a mount (and of the tools that read a source): one table for --long options, -o lists
+ * and fstab.  No I/O. */
 #ifndef FS_OPTS_H
 #define FS_OPTS_H
 
@@ -14,6 +15,7 @@ struct opts {
 	unsigned keep, threads;
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;
+	bool deep;	 /* no option: a tool that wants every object looked into sets it */
 	struct buf fuse; /* comma-separated options for the kernel mount that are not ours */
 };
 
@@ -28,13 +30,19 @@ extern const struct opt_def opt_defs[]; /* ends with name NULL */
 
 void opts_init(struct opts *o);
 void opts_release(struct opts *o);
-/* Sets one option by its long name; value NULL for switches. -EINVAL with a sentence, -ENOENT unknown. */
+/* Sets one option by its long name; value NULL for switches. -EINVAL with a sentence, -ENOENT
+ * unknown. */
 int opts_set(struct opts *o, const char *name, const char *value, struct why *why) MUST_CHECK;
-/* An -o list: ours are set, kernel mount options (ro, nosuid, nodev, noexec, noatime, dev, suid, exec …) pass, fstab words (auto, _netdev, nofail, user, x-…) are ignored, others -EINVAL. */
+/* An -o list: ours are set, kernel mount options (ro, nosuid, nodev, noexec, noatime, dev, suid,
+ * exec …) pass, fstab words (auto, _netdev, nofail, user, x-…) are ignored, others -EINVAL. */
 int opts_set_list(struct opts *o, const char *list, struct why *why) MUST_CHECK;
-/* Parses argv (after the verb) into o: options anywhere, up to max_args positional ones into args. Sentences for people; -EINVAL.  mount: also options marked mount_only. *out_help set when --help was given. */
-int opts_parse(struct opts *o, int argc, char **argv, bool mount, const char **args, size_t max_args, size_t *out_args, bool *out_help, struct why *why) MUST_CHECK;
-/* "512M", "5GB", "1.5GiB", plain bytes; powers of 1024 for K/M/G/T and Ki..., of 1000 for KB/MB/GB/TB.  -EINVAL. */
+/* Parses argv (after the verb) into o: options anywhere, up to max_args positional ones into args.
+ * Sentences for people; -EINVAL.  mount: also options marked mount_only. *out_help set when --help
+ * was given. */
+int opts_parse(struct opts *o, int argc, char **argv, bool mount, const char **args,
+	       size_t max_args, size_t *out_args, bool *out_help, struct why *why) MUST_CHECK;
+/* "512M", "5GB", "1.5GiB", plain bytes; powers of 1024 for K/M/G/T and Ki..., of 1000 for
+ * KB/MB/GB/TB.  -EINVAL. */
 int parse_size(const char *text, uint64_t *out) MUST_CHECK;
 /* "1", "0.25", "500ms", "2m".  -EINVAL. */
 int parse_duration_ns(const char *text, int64_t *out) MUST_CHECK;

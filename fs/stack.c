@@ -75,6 +75,8 @@ static int open_run(struct stack *s, struct why *why)
 		.history = s->history,
 		.shard_size = s->opts->shard_size,
 		.hole_grace_ns = s->opts->hole_grace_ns,
+		.keep = s->opts->keep,
+		.deep = s->opts->deep,
 		.ignore_times = s->opts->ignore_times,
 	};
 

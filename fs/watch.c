@@ -11,8 +11,8 @@
  * all that had begun when it asked.  Requests for a version live on the stack of the thread that
  * waits for them; they leave the queue done, or cancelled when the thread ends.
  *
- * This is also the boundary where a scan is logged: a listing that fails, once per sentence, its
- * recovery, a problem with an object when it is new, and the version that has become the newest.
+ * This is also where the outcome of a scan is logged, but for what run says itself (new problems,
+ * versions that are ready): a listing that fails, once per sentence, recoveries, and new notes.
  *
  * Threads: one of our own; everything in struct watch that changes is under `lock` (LOCK_QUEUE) or,
  * where it says so, belongs to that thread.
@@ -22,6 +22,7 @@
 #include "cache/clock.h"
 #include "cache/lock.h"
 #include "cache/log.h"
+#include "fs/status.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -65,7 +66,7 @@ struct watch {
 	/* the thread's own */
 	int64_t scan_start, scan_cost; /* monotonic time of the last scan, and how long it took */
 	char *failure;		       /* the sentence of the listing that fails, or NULL */
-	struct run_report *report;     /* the one whose problems have been logged, or NULL */
+	struct run_report *report;     /* the one of the scan before, or NULL */
 	uint64_t newest;
 	char newest_lineage[9];
 };
@@ -134,13 +135,10 @@ static void log_listing(struct watch *w, int err, const struct why *why)
 	log_error("%s; what is shown stays", why->text);
 }
 
-static bool has_problem(const struct run_report *report, const char *object, const char *text)
+static bool has_problem(const struct run_report *report, const char *object)
 {
-	if (report == NULL)
-		return false;
-	for (size_t i = 0; i < report->problem_count; i++)
-		if (strcmp(report->problems[i].object, object) == 0 &&
-		    (text == NULL || strcmp(report->problems[i].text, text) == 0))
+	for (size_t i = 0; report != NULL && i < report->problem_count; i++)
+		if (strcmp(report->problems[i].object, object) == 0)
 			return true;
 	return false;
 }
@@ -161,11 +159,9 @@ static void log_report(struct watch *w)
 		run_report_unref(now);
 		return;
 	}
-	for (size_t i = 0; now != NULL && i < now->problem_count; i++)
-		if (!has_problem(before, now->problems[i].object, now->problems[i].text))
-			log_warning("%s: %s", now->problems[i].object, now->problems[i].text);
 	for (size_t i = 0; before != NULL && i < before->problem_count; i++)
-		if (!has_problem(now, before->problems[i].object, NULL))
+		if (now != NULL && before->problems[i].object[0] != '\0' &&
+		    !has_problem(now, before->problems[i].object))
 			log_info("%s: no longer a problem", before->problems[i].object);
 	for (size_t i = 0; now != NULL && i < now->note_count; i++)
 		if (!has_note(before, now->notes[i]))
@@ -174,15 +170,14 @@ static void log_report(struct watch *w)
 	w->report = now;
 }
 
-static void log_newest(struct watch *w)
+/* run has logged it; here it counts. */
+static void count_newest(struct watch *w)
 {
 	struct generation *g = history_newest(w->history);
 
 	if (g != NULL && g->state != NULL &&
 	    (g->version != w->newest || strcmp(g->lineage, w->newest_lineage) != 0)) {
-		log_info("version %llu is whole: anchor %llu + %u deltas%s%s",
-			 (unsigned long long)g->version, (unsigned long long)g->state->anchor,
-			 g->state->deltas, g->lineage[0] != '\0' ? ", lineage " : "", g->lineage);
+		COUNT(versions_published, 1);
 		w->newest = g->version;
 		memcpy(w->newest_lineage, g->lineage, sizeof(w->newest_lineage));
 	}
@@ -210,7 +205,7 @@ static void scan(struct watch *w)
 	w->scan_cost = clock_mono_ns() - w->scan_start;
 	log_listing(w, err, &why);
 	log_report(w);
-	log_newest(w);
+	count_newest(w);
 
 	lock_take(&w->lock);
 	w->scans_ended++;

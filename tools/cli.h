@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the verbs share on the command line: help texts from one description, parsing of a verb's own options beside those of
- * fs/opts.h, and errors as one line on stderr.
+ * What the verbs share on the command line: help texts from one description, parsing of a verb's
+ * own options beside those of fs/opts.h, and errors as one line on stderr.
  */
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
@@ -19,12 +19,16 @@ struct cli_opt {
 	const char *help;
 };
 
-enum cli_opts { CLI_OWN, CLI_SOURCE, CLI_MOUNT }; /* which of fs/opts.h's options the verb has, too */
+enum cli_opts {
+	CLI_OWN,
+	CLI_SOURCE,
+	CLI_MOUNT
+}; /* which of fs/opts.h's options the verb has, too */
 
 struct cli {
 	const char *verb;
-	const char *args;	     /* "[options] SOURCE MOUNTPOINT" */
-	const char *about;	     /* a paragraph, lines of at most 80 columns, ends with a newline */
+	const char *args;  /* "[options] SOURCE MOUNTPOINT" */
+	const char *about; /* a paragraph, lines of at most 80 columns, ends with a newline */
 	const struct cli_opt *own; /* ends with name NULL; NULL: none */
 	enum cli_opts with;
 	size_t min_args, max_args;
@@ -32,16 +36,17 @@ struct cli {
 	const char *exits;    /* more exit codes than 0, 1 and 2: a line, or NULL */
 };
 
-enum { CLI_ARGS_MAX = 4, CLI_OWN_MAX = 8 };
+enum { CLI_ARGS_MAX = 4, CLI_OWN_MAX = 12 };
 
-struct cli_line { /* a parsed command line */
-	const char *value[CLI_OWN_MAX]; /* per own option: its value ("" for a switch), NULL when not given; the last one counts */
+struct cli_line {			/* a parsed command line */
+	const char *value[CLI_OWN_MAX]; /* per own option: its value ("" for a switch), NULL when
+					   not given; the last one counts */
 	const char *args[CLI_ARGS_MAX];
 	size_t count;
 };
 
-/* Parses argv (argv[0] is the verb).  `o` may be NULL when the verb has own options only.  Returns -1 to go on, or the exit code: help was
- * printed, or the line was wrong and stderr says so. */
+/* Parses argv (argv[0] is the verb).  `o` may be NULL when the verb has own options only.  Returns
+ * -1 to go on, or the exit code: help was printed, or the line was wrong and stderr says so. */
 int cli_parse(const struct cli *cli, int argc, char **argv, struct opts *o, struct cli_line *out);
 void cli_help(const struct cli *cli, FILE *to);
 

@@ -220,6 +220,7 @@ int verb_log(int argc, char **argv)
 	opts_init(&o);
 	o.log_level = LOG_LEVEL_ERROR;
 	o.hole_grace_ns = 0;
+	o.deep = true;
 	ret = cli_parse(&cli, argc, argv, &o, &line);
 	if (ret < 0 && line.value[OPT_LIMIT] != NULL &&
 	    parse_u64(line.value[OPT_LIMIT], &limit) < 0)

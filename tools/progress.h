@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Progress of something long, on stderr: on a terminal a bar with rate and remaining time, redrawn a few times a second; elsewhere nothing
- * until the end.  One thread.
+ * Progress of something long, on stderr: on a terminal a bar with rate and remaining time, redrawn
+ * a few times a second; elsewhere nothing until the end.  One thread.
  */
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs of the program.  Each is `weightfs VERB ARGS...`, lives in tools/VERB.c, gets argv from its own name on (argv[0] is
- * the verb), writes what was asked for to stdout and errors as one line to stderr, and returns the exit code.
+ * The verbs of the program.  Each is `weightfs VERB ARGS...`, lives in tools/VERB.c, gets argv from
+ * its own name on (argv[0] is the verb), writes what was asked for to stdout and errors as one line
+ * to stderr, and returns the exit code.
  */
 #ifndef TOOLS_VERBS_H
 #define TOOLS_VERBS_H
