@@ -78,7 +78,9 @@ int patch_check(const struct patch *patch, struct why *why) MUST_CHECK;
  * block. */
 int patch_apply(const struct patch *patch, uint64_t off, void *dst, size_t len) MUST_CHECK;
 
-/* Hints the CPU to fetch what patch_apply() of this range will touch. */
+/* Hints the CPU to fetch what patch_apply() of this range will touch.  A reader of a stack is
+ * fastest block by block (at multiples of PATCH_BLOCK elements): prefetch for all patches, copy,
+ * apply all. */
 void patch_prefetch(const struct patch *patch, uint64_t off, size_t len);
 
 /* Bytes of directory and payload that patch_apply() of this range reads (for counters and bounds),

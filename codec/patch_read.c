@@ -22,7 +22,7 @@
 #include "codec/patch_block.h"
 
 enum {
-	PREFETCH_SLACK = 64, /* elements around where a cut block's positions are expected */
+	SEARCH_NEAR = 48, /* elements around where a cut block's positions are expected */
 };
 
 static int open_head(const uint8_t *head, struct patch *p, struct why *why)
@@ -267,21 +267,35 @@ static const struct loop loops[4][4] = {
 	[PATCH_XOR] = ENTRIES(PATCH_XOR),
 };
 
-/* How many of the block's positions are below e, if they ascend; something in [0, count] if not. */
+PATCH_INLINE uint32_t position(const struct patch_block *blk, uint32_t i)
+{
+	return load_le16(blk->positions + 2 * (size_t)i);
+}
+
+/* How many of the block's positions are below e, if they ascend; something in [0, count] if not.
+ * Looks first where even density puts e, which is what patch_prefetch() has fetched. */
 static uint32_t lower_bound(const struct patch_block *blk, uint32_t e)
 {
-	const uint8_t *p = blk->positions;
-	uint32_t n = blk->count;
+	uint32_t guess = (uint32_t)((uint64_t)blk->count * e / blk->elements);
+	uint32_t lo = guess > SEARCH_NEAR ? guess - SEARCH_NEAR : 0;
+	uint32_t hi = MIN(guess + SEARCH_NEAR, blk->count);
 
-	if (n == 0)
-		return 0;
-	while (n > 1) {
-		uint32_t half = n / 2;
-
-		p += load_le16(p + 2 * half - 2) < e ? 2 * half : 0;
-		n -= half;
+	if (lo > 0 && position(blk, lo - 1) >= e) {
+		hi = lo - 1;
+		lo = 0;
+	} else if (hi < blk->count && position(blk, hi) < e) {
+		lo = hi + 1;
+		hi = blk->count;
 	}
-	return (uint32_t)(p - blk->positions) / 2 + (load_le16(p) < e);
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (position(blk, mid) < e)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
 }
 
 /* The bytes and elements of a block that a range covers. */
@@ -322,7 +336,7 @@ static void apply_bytes(const struct patch *p, const struct patch_block *blk, ui
 	} else {
 		uint32_t i = lower_bound(blk, e);
 
-		if (i == blk->count || load_le16(blk->positions + 2 * (size_t)i) != e)
+		if (i == blk->count || position(blk, i) != e)
 			return;
 		value = blk->values + (size_t)i * p->width;
 	}
@@ -411,9 +425,9 @@ static void prefetch_block(const struct patch *p, const struct patch_block *blk,
 
 	if (blk->form == PATCH_RAW) {
 		lo = blk->count * e0 / blk->elements;
-		hi = MIN((uint64_t)blk->count * e1 / blk->elements + PREFETCH_SLACK,
+		hi = MIN((uint64_t)blk->count * e1 / blk->elements + SEARCH_NEAR,
 			 (uint64_t)blk->count);
-		lo -= e0 == 0 ? 0 : MIN(lo, (uint64_t)PREFETCH_SLACK);
+		lo -= e0 == 0 ? 0 : MIN(lo, (uint64_t)SEARCH_NEAR);
 		patch_prefetch_bytes(blk->positions + 2 * lo, 2 * (hi - lo));
 	}
 	patch_prefetch_bytes(blk->values + lo * p->width, (hi - lo) * p->width);
