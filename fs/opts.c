@@ -352,8 +352,8 @@ static bool in_words(const char *word, const char *const *words, size_t count)
 	for (size_t i = 0; i < count; i++) {
 		size_t len = strlen(words[i]);
 
-		if (words[i][len - 1] == '*' ? strncmp(word, words[i], len - 1) == 0
-					     : strcmp(word, words[i]) == 0)
+		if (len > 0 && words[i][len - 1] == '*' ? strncmp(word, words[i], len - 1) == 0
+							: strcmp(word, words[i]) == 0)
 			return true;
 	}
 	return false;
@@ -453,7 +453,7 @@ static int unknown(struct parse *p, const char *word)
 {
 	char shown[SHOWN];
 
-	return why_set(p->why, EINVAL, "unknown option %s; --help lists what there is",
+	return why_set(p->why, EINVAL, "unknown option %s",
 		       printable(shown, sizeof(shown), word, strlen(word)));
 }
 

@@ -54,9 +54,7 @@ int cli_usage(const struct cli *cli, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	cli_error("%s%s", text,
-		  strstr(text, "--help") != NULL ? ""
-						 : "; see weightfs help, or --help after the verb");
+	cli_error("%s; weightfs %s --help says more", text, cli->verb);
 	return EXIT_CODE_USAGE;
 }
 
@@ -227,8 +225,7 @@ static int parse_rest(const struct cli *cli, int count, char **rest, struct opts
 	if (ret < 0)
 		return cli_usage(cli, "%s: %s", cli->verb, why.text);
 	if (out->count < cli->min_args)
-		return cli_usage(cli, "%s needs %s; weightfs %s --help says more", cli->verb,
-				 cli->args, cli->verb);
+		return cli_usage(cli, "%s needs %s", cli->verb, cli->args);
 	return -1;
 }
 

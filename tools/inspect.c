@@ -97,7 +97,9 @@ static void print_tensor(const struct facts *f, const struct tensor_facts *t)
 		if (f->patch == NULL)
 			printf(", %s", t->index);
 	}
-	if (t->any)
+	if (t->any && t->changed == 1)
+		printf(", at %" PRIu64, t->first);
+	else if (t->any)
 		printf(", %" PRIu64 "...%" PRIu64 ", gaps %" PRIu64 "...%" PRIu64, t->first,
 		       t->last, t->min_gap, t->max_gap);
 	printf("  %s\n", buf_str(&b));

@@ -171,7 +171,8 @@ static int print_json(const struct run_report *report, size_t limit)
 		if (json_array_append_new(list, version_json(info)) < 0)
 			ret = cli_error("%s cannot be written as JSON", info->key);
 	}
-	if (ret == EXIT_CODE_OK && json_dumpf(list, stdout, JSON_INDENT(2)) == 0)
+	if (ret == EXIT_CODE_OK &&
+	    json_dumpf(list, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) == 0)
 		printf("\n");
 	json_decref(list);
 	return ret;
