@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inodes of the mount: what each number stands for, what its children are, and its attributes.
+ *
+ * Three families.  Fixed ones (numbers below NODE_FIRST): root, .weightfs and what is in it.
+ * Places: directories of the current view and everything under bucket/; a place has its number for
+ * ever and is looked up afresh in the current generation or the last listing.  Nodes: the immutable
+ * files and trees of generations, in the registry. All answers come from memory.  Any thread.
+ */
+#ifndef FS_INODE_H
+#define FS_INODE_H
+
+#include <sys/stat.h>
+
+#include "fs/stack.h"
+
+enum {
+	INO_ROOT = 1, /* a view directory, with the empty path */
+	INO_WEIGHTFS,
+	INO_VERSIONS,
+	INO_BUCKET, /* a bucket directory, with the empty path */
+	INO_VERSION,
+	INO_NEWEST,
+	INO_STATUS,
+	INO_STATUS_JSON,
+	INO_METRICS,
+	INO_CONTROL,
+	INO_CURRENT, /* symbolic link */
+	INO_FIXED_END,
+};
+
+enum inode_kind {
+	INODE_FIXED,
+	INODE_VIEW_DIR,	   /* MOUNT and its subdirectories: the current generation's */
+	INODE_BUCKET_DIR,  /* below bucket/ */
+	INODE_BUCKET_FILE, /* one identity of an object */
+	INODE_NODE,
+};
+
+/* A path with a number of its own; lives as long as the table. */
+struct place {
+	uint64_t ino;
+	enum inode_kind kind;
+	char *path;	      /* within the view or the bucket; "" is its root */
+	struct object object; /* INODE_BUCKET_FILE; key is `path` */
+};
+
+struct inode {
+	uint64_t ino;
+	enum inode_kind kind;
+	const struct place *place;
+	struct node *node; /* a reference */
+};
+
+struct inodes; /* opaque: the places */
+struct inodes *inodes_new(struct stack *stack);
+void inodes_free(struct inodes *t);
+
+/* What a number stands for; -ESTALE when it is gone. */
+int inode_get(struct inodes *t, uint64_t ino, struct inode *out) MUST_CHECK;
+/* Gives back what inode_get() and inode_child() took. */
+void inode_put(struct inode *inode);
+/* A child by name: -ENOENT, -ENOTDIR, -ENOMEM. */
+int inode_child(struct inodes *t, const struct inode *dir, const char *name,
+		struct inode *out) MUST_CHECK;
+/* Calls fn for each name of a directory, without "." and ".."; stops when it returns an error,
+ * which is returned. */
+typedef int (*inode_each_fn)(void *ctx, const char *name, uint64_t ino, mode_t type);
+int inode_each(struct inodes *t, const struct inode *dir, inode_each_fn fn, void *ctx) MUST_CHECK;
+/* Attributes; -ENOENT when a directory of the view is not in the current generation. */
+int inode_attr(struct inodes *t, const struct inode *inode, struct stat *out) MUST_CHECK;
+/* Attributes and content that never change? */
+bool inode_immutable(const struct inode *inode);
+/* Is the name of a child of this directory bound to the same inode for as long as the directory is
+ * reachable? */
+bool inode_names_fixed(const struct inode *dir);
+
+/* Generation (reference) and node (borrowed from it) that a view directory shows now; -ENOENT. */
+int inode_view(struct inodes *t, const struct place *place, struct generation **out_g,
+	       struct node **out_node) MUST_CHECK;
+/* "versions/N", or empty when no version is current. */
+void inode_current_target(struct inodes *t, struct buf *out);
+
+#endif

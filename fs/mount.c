@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a mount:
+ *
+ *	fork -> log -> stack -> mount point -> first scan -> session -> mount(2) -> signals, watch,
+ *ready threads -> loop ... end of the loop -> watch stops -> unmount -> all is freed
+ *
+ * Whatever fails before the loop is told in one sentence and leaves nothing behind.  The loop ends
+ *when somebody unmounts, or on a signal; then we unmount ourselves, lazily, and close the
+ *connection, so that programs that still have files open get errors instead of keeping us.
+ *
+ * Once the kernel has been answered (the ready thread looks at the root to know), the read-ahead
+ *window can be set: before, INIT would set it back.  Then the mount counts as usable.
+ *
+ * Threads: main runs the loop; workers of libfuse; the signal thread; the ready thread; the watch.
+ *All are started after the fork and joined before the end.
+ */
+#include "fs/mount.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "cache/fileio.h"
+#include "cache/log.h"
+#include "fs/daemon.h"
+#include "fs/mountpoint.h"
+#include "fs/ops.h"
+#include "fs/reply.h"
+#include "fs/status.h"
+
+enum { WORKERS_MIN = 16, READ_AHEAD_KB = 1024 };
+
+struct mount {
+	struct opts *opts;
+	struct daemon daemon;
+	struct stack *stack;
+	struct front *front;
+	struct fuse_session *session;
+	struct daemon_signals *signals;
+	char *point; /* resolved */
+	pthread_t ready_thread;
+	bool ready_started;
+	int ready_err; /* of the ready thread; read after it was joined */
+};
+
+static char
+	fuse_said[300]; /* the last thing libfuse complained about; main thread, before the loop */
+
+static void fuse_log_line(enum fuse_log_level level, const char *fmt, va_list args)
+{
+	char line[300];
+
+	vsnprintf(line, sizeof(line), fmt, args);
+	line[strcspn(line, "\n")] = 0;
+	log_at(level <= FUSE_LOG_ERR	   ? LOG_LEVEL_ERROR
+	       : level <= FUSE_LOG_WARNING ? LOG_LEVEL_WARNING
+					   : LOG_LEVEL_DEBUG,
+	       "libfuse: %s", line);
+}
+
+static void fuse_log_keep(enum fuse_log_level level, const char *fmt, va_list args)
+{
+	if (level > FUSE_LOG_WARNING)
+		return;
+	vsnprintf(fuse_said, sizeof(fuse_said), fmt, args);
+	fuse_said[strcspn(fuse_said, "\n")] = 0;
+}
+
+/* ---- the options of the kernel mount ---- */
+
+/* Appends a value in which commas and backslashes are escaped for libfuse. */
+static void add_escaped(struct buf *b, const char *value)
+{
+	for (; *value; value++) {
+		if (*value == ',' || *value == '\\')
+			buf_add(b, "\\", 1);
+		buf_add(b, value, 1);
+	}
+}
+
+/* The user's -o words without "nonempty", which libfuse does not know any more. */
+static void add_user_options(struct buf *b, const char *list, bool *out_nonempty)
+{
+	while (*list) {
+		size_t len = strcspn(list, ",");
+
+		if (len == strlen("nonempty") && strncmp(list, "nonempty", len) == 0) {
+			*out_nonempty = true;
+		} else if (len) {
+			buf_add(b, ",", 1);
+			buf_add(b, list, len);
+		}
+		list += len + (list[len] == ',');
+	}
+}
+
+static int kernel_options(struct mount *m, struct buf *out, bool *out_nonempty, struct why *why)
+{
+	buf_addstr(out, "subtype=weightfs,default_permissions,nosuid,nodev,fsname=");
+	add_escaped(out, m->stack->store->name);
+	if (m->opts->allow_other)
+		buf_addstr(out, ",allow_other");
+	add_user_options(out, buf_str(&m->opts->fuse), out_nonempty);
+	return out->failed ? why_set(why, ENOMEM, "out of memory") : 0;
+}
+
+static bool fuse_conf_allows_other(void)
+{
+	FILE *f = fopen("/etc/fuse.conf", "re");
+	char line[200];
+	bool found = false;
+
+	while (f && !found && fgets(line, sizeof(line), f)) {
+		char *word = line + strspn(line, " \t");
+
+		word[strcspn(word, " \t\r\n")] = 0;
+		found = strcmp(word, "user_allow_other") == 0;
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+/* ---- what has to be right before ---- */
+
+static int check_rights(const struct opts *o, struct why *why)
+{
+	int fd;
+
+	if (o->allow_other && geteuid() != 0 && !fuse_conf_allows_other())
+		return why_set(why, EPERM,
+			       "--allow-other needs the line user_allow_other in /etc/fuse.conf "
+			       "when an ordinary user mounts");
+	fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return why_set(why, errno,
+			       "/dev/fuse cannot be opened: %s (is the fuse module loaded? a "
+			       "container needs --device /dev/fuse --cap-add SYS_ADMIN)",
+			       strerrordesc_np(errno));
+	close(fd);
+	return 0;
+}
+
+/* A filesystem that reads its source through itself would wait for itself. */
+static int check_apart(const char *point, const char *path, const char *what, struct why *why)
+{
+	char shown[200], *full = path ? realpath(path, NULL) : NULL;
+	bool bad = full && (path_inside(point, full) || path_inside(full, point));
+
+	free(full);
+	return bad ? why_set(why, EINVAL, "the mount point %s and %s must not lie in each other",
+			     printable(shown, sizeof(shown), point, strlen(point)), what)
+		   : 0;
+}
+
+static int check_point(struct mount *m, bool nonempty, struct why *why)
+{
+	const struct opts *o = m->opts;
+	int ret = mountpoint_resolve(o->mountpoint, &m->point, why);
+
+	if (ret == 0)
+		ret = mountpoint_prepare(m->point, nonempty, why);
+	if (ret == 0)
+		ret = check_apart(m->point, o->source, "the source", why);
+	if (ret == 0)
+		ret = check_apart(m->point, o->base, "--base", why);
+	if (ret == 0)
+		ret = check_apart(m->point, o->cache_dir, "--cache-dir", why);
+	return ret;
+}
+
+static int open_log(const struct opts *o, struct why *why)
+{
+	char shown[200];
+	int ret = 0;
+
+	log_set_level((enum log_level)o->log_level);
+	if (o->log_file)
+		ret = log_open_file(o->log_file);
+	else if (!o->foreground)
+		log_use_syslog();
+	return ret < 0 ? why_set(why, -ret, "the log file %s cannot be opened: %s",
+				 printable(shown, sizeof(shown), o->log_file, strlen(o->log_file)),
+				 strerrordesc_np(-ret))
+		       : 0;
+}
+
+/* ---- session ---- */
+
+/* mount(2), or fusermount3, whose words on stderr belong into our one sentence. */
+static int session_mount(struct mount *m, struct why *why)
+{
+	int said = memfd_create("said", MFD_CLOEXEC), terminal = dup(STDERR_FILENO), ret;
+	char text[300] = "";
+
+	if (said >= 0 && terminal >= 0)
+		dup2(said, STDERR_FILENO);
+	ret = fuse_session_mount(m->session, m->point);
+	if (said >= 0 && terminal >= 0) {
+		dup2(terminal, STDERR_FILENO);
+		if (pread(said, text, sizeof(text) - 1, 0) < 0)
+			text[0] = 0;
+		text[strcspn(text, "\n")] = 0;
+	}
+	if (said >= 0)
+		close(said);
+	if (terminal >= 0)
+		close(terminal);
+	return ret ? why_set(why, EPERM, "%s cannot be mounted on: %s", m->point,
+			     text[0]	    ? text
+			     : fuse_said[0] ? fuse_said
+					    : "the kernel refused")
+		   : 0;
+}
+
+static int session_new(struct mount *m, const char *options, struct why *why)
+{
+	/* libfuse does not change them; its type is older than that promise. */
+	char *argv[] = {(char *)"weightfs", (char *)"-o", (char *)options, NULL};
+	struct fuse_args args = FUSE_ARGS_INIT(3, argv);
+
+	fuse_set_log_func(fuse_log_keep);
+	m->session = fuse_session_new(&args, &front_ops, sizeof(front_ops), m->front);
+	fuse_opt_free_args(&args);
+	if (!m->session)
+		return why_set(why, EINVAL, "the mount options are refused: %s",
+			       fuse_said[0] ? fuse_said : options);
+	return session_mount(m, why);
+}
+
+static int session_loop(struct mount *m)
+{
+	unsigned workers = MAX(m->opts->threads, (unsigned)WORKERS_MIN);
+#if FUSE_USE_VERSION >= 312
+	struct fuse_loop_config *config = fuse_loop_cfg_create();
+	int ret;
+
+	if (!config)
+		return -ENOMEM;
+	fuse_loop_cfg_set_clone_fd(config, 0);
+	fuse_loop_cfg_set_max_threads(config, workers);
+	fuse_loop_cfg_set_idle_threads(config, workers);
+	ret = fuse_session_loop_mt(m->session, config);
+	fuse_loop_cfg_destroy(config);
+	return ret;
+#else
+	(void)workers; /* that libfuse starts a worker whenever all are busy, without a limit */
+	return fuse_session_loop_mt(m->session, 0);
+#endif
+}
+
+/* ---- ready ---- */
+
+/* Sets the mount's read-ahead window and says what took effect. */
+static void set_read_ahead(dev_t dev)
+{
+	char path[80], text[16] = "";
+	int fd, len = snprintf(text, sizeof(text), "%d", READ_AHEAD_KB);
+
+	if (geteuid() != 0) {
+		log_info("read-ahead stays at the kernel's window; a mount by root gets %d KiB",
+			 READ_AHEAD_KB);
+		return;
+	}
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(dev), minor(dev));
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || write(fd, text, (size_t)len) != len) {
+		log_warning("%s cannot be written (%s): sequential reads will be slower", path,
+			    strerrordesc_np(errno));
+	} else {
+		ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+
+		text[n > 0 ? n : 0] = 0;
+		text[strcspn(text, "\n")] = 0;
+		log_info("read-ahead of the mount: %s KiB", text);
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+static void *ready_thread(void *ctx)
+{
+	struct mount *m = ctx;
+	struct buf line = {0};
+	struct stat st;
+
+	if (stat(m->point, &st) < 0 || st.st_ino != INO_ROOT) {
+		m->ready_err = ENOTCONN;
+		return NULL; /* unmounted, or ended by a signal, before it began */
+	}
+	set_read_ahead(st.st_dev);
+	status_line(m->stack, &line);
+	log_info("%s on %s: %s", m->stack->store->name, m->point, buf_str(&line));
+	buf_release(&line);
+	daemon_ready(&m->daemon);
+	return NULL;
+}
+
+/* ---- the whole ---- */
+
+/* In the signal thread.  The watch stops here, too, so that commands that wait for it come back. */
+static void on_signal(void *ctx, int sig)
+{
+	struct mount *m = ctx;
+
+	log_info("signal %d: unmounting", sig);
+	fuse_session_exit(m->session);
+	watch_stop(m->stack->watch);
+}
+
+static int prepare(struct mount *m, struct why *why)
+{
+	struct buf options = {0};
+	bool nonempty = false;
+	int ret = open_log(m->opts, why);
+
+	umask(077);
+	if (ret == 0)
+		ret = check_rights(m->opts, why);
+	if (ret == 0)
+		ret = stack_new(m->opts, true, &m->stack, why);
+	if (ret == 0)
+		ret = kernel_options(m, &options, &nonempty, why);
+	if (ret == 0)
+		ret = check_point(m, nonempty, why);
+	if (ret == 0 && (ret = chdir("/")) < 0)
+		ret = why_set(why, errno, "the root directory cannot be entered");
+	if (ret == 0)
+		ret = run_scan(m->stack->run, why);
+	if (ret == 0) {
+		m->front = front_new(m->stack);
+		if (!m->front || reply_init() < 0)
+			ret = why_set(why, ENOMEM, "out of memory");
+	}
+	if (ret == 0)
+		ret = session_new(m, buf_str(&options), why);
+	buf_release(&options);
+	return ret;
+}
+
+/* Starts the threads; the mount is there. */
+static int start_threads(struct mount *m, struct why *why)
+{
+	int ret = daemon_signals_begin(on_signal, m, &m->signals);
+
+	fuse_set_log_func(fuse_log_line);
+	daemon_mounted(&m->daemon);
+	if (ret == 0) {
+		history_subscribe(m->stack->history, front_changed, m->front);
+		ret = watch_start(m->stack->watch);
+	}
+	if (ret == 0)
+		ret = -pthread_create(&m->ready_thread, NULL, ready_thread, m);
+	m->ready_started = ret == 0;
+	return ret < 0 ? why_set(why, -ret, "threads cannot be started: %s", strerrordesc_np(-ret))
+		       : 0;
+}
+
+static void take_down(struct mount *m)
+{
+	if (m->stack)
+		watch_stop(m->stack->watch);
+	daemon_signals_end(m->signals);
+	if (m->session) {
+		fuse_session_unmount(m->session);
+		/* Its look at the root ends with the connection at the latest. */
+		if (m->ready_started)
+			pthread_join(m->ready_thread, NULL);
+		fuse_session_destroy(m->session);
+	}
+	if (m->stack)
+		history_subscribe(m->stack->history, NULL, NULL);
+	front_free(m->front);
+	stack_free(m->stack);
+	free(m->point);
+}
+
+int mount_run(struct opts *opts)
+{
+	struct mount m = {.opts = opts};
+	struct why why = {0};
+	int ret = daemon_start(&m.daemon, opts->foreground, opts->ready_fd);
+
+	if (ret >= 0)
+		return ret;
+	ret = prepare(&m, &why);
+	if (ret == 0)
+		ret = start_threads(&m, &why);
+	if (ret == 0) {
+		ret = session_loop(&m);
+		if (ret < 0)
+			why_set(&why, -ret, "serving %s ended with an error: %s", m.point,
+				strerrordesc_np(-ret));
+		else
+			ret = 0; /* also a signal's number */
+	}
+	take_down(&m);
+	if (ret == 0 && m.ready_err)
+		ret = why_set(&why, m.ready_err, "the mount ended before it could be used");
+	if (ret < 0) {
+		/* In the foreground the terminal is the log. */
+		if (!opts->foreground || opts->log_file)
+			log_error("%s", why.text);
+		daemon_failed(&m.daemon, &why);
+	} else {
+		log_info("unmounted");
+	}
+	return ret < 0 ? 1 : 0;
+}
+
+int mount_umount(const char *path, bool lazy, struct why *why)
+{
+	char type[64], shown[200], *full;
+	int ret = mountpoint_resolve(path, &full, why);
+
+	if (ret < 0)
+		return ret;
+	ret = mountpoint_type(full, type, sizeof(type));
+	if (ret < 0)
+		why_set(why, -ret, "/proc/self/mountinfo cannot be read: %s",
+			strerrordesc_np(-ret));
+	else if (strcmp(type, MOUNT_TYPE) != 0)
+		ret = why_set(why, EINVAL, "%s is not a weightfs mount",
+			      printable(shown, sizeof(shown), full, strlen(full)));
+	else
+		ret = mountpoint_unmount(full, lazy, why);
+	free(full);
+	return ret;
+}

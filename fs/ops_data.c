@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Data: opening and reading files of generations and objects of the bucket.
+ *
+ * Pages stay in the kernel from one open to the next (keep_cache), which is right because a number
+ * never changes its content.  A read is answered with exactly the bytes that were asked for, up to
+ * the end of the file, or with an error: a short reply would be taken for the end of the file and
+ * kept as such.
+ *
+ * A handle pins its node, so a file reads as the version that was opened for as long as it is open
+ * or mapped, whatever became current since.
+ *
+ * Threads: any worker; reads block on the store with its deadline, with no lock held.
+ */
+#include "fs/ops.h"
+
+#include "cache/clock.h"
+#include "cache/log.h"
+#include "fs/reply.h"
+#include "fs/status.h"
+
+static bool wants_to_write(const struct fuse_file_info *fi)
+{
+	return (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC);
+}
+
+/* One line a second at most, with the number of those left out. */
+static void log_read_error(const struct front_handle *h, uint64_t off, size_t len, int err)
+{
+	static int64_t next_ns;	 /* atomic */
+	static unsigned dropped; /* atomic */
+	int64_t now = clock_mono_ns(), next = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+	const char *name = "a file";
+	unsigned long long version = 0;
+	unsigned more;
+
+	if (now < next || !__atomic_compare_exchange_n(&next_ns, &next, now + NSEC_PER_SEC, false,
+						       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+		__atomic_fetch_add(&dropped, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	more = __atomic_exchange_n(&dropped, 0, __ATOMIC_RELAXED);
+	if (h->node && h->node->kind == NODE_WEIGHTS) {
+		name = h->node->state->layout->files[h->node->file].name;
+		version = h->node->state->version;
+	} else if (h->blob || h->node->kind == NODE_BLOB) {
+		name = h->blob ? h->blob->key : h->node->blob->key;
+	}
+	log_error("reading %s%s%.0llu at %llu, %zu bytes: %s%s", name,
+		  version ? " of version " : "", version, (unsigned long long)off, len,
+		  strerrordesc_np(-err), more ? " (and more like it)" : "");
+}
+
+static void reply_opened(fuse_req_t req, struct front_handle *h, struct fuse_file_info *fi)
+{
+	fi->fh = (uintptr_t)h;
+	fi->keep_cache = 1;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
+	fi->noflush = 1;
+#endif
+	COUNT(opens, 1);
+	if (fuse_reply_open(req, fi) == -ENOENT)
+		handle_close(front_of(req), h);
+}
+
+/* The one open that does I/O. -ESTALE: it is not what was listed any more. */
+static int open_object(struct front *f, const struct place *place, struct front_handle *h)
+{
+	struct why why = {0};
+	int ret;
+
+	if (place->object.err)
+		return -place->object.err;
+	ret = blob_open(run_store(f->stack->run), &place->object, false, &h->blob, &why);
+	if (ret < 0)
+		log_info("bucket/%s: %s", place->path, why.text);
+	return ret;
+}
+
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct front *f = front_of(req);
+	struct front_handle *h;
+	struct inode inode;
+	int ret = 0;
+
+	if (wants_to_write(fi) && ino != INO_CONTROL) {
+		reply_err(req, -EROFS);
+		return;
+	}
+	if (inode_get(f->inodes, ino, &inode) < 0) {
+		reply_stale(req);
+		return;
+	}
+	if (inode.kind == INODE_FIXED) {
+		special_open(req, ino, fi);
+		return;
+	}
+	h = handle_new(f, ino);
+	if (!h)
+		ret = -ENOMEM;
+	else if (inode.kind == INODE_BUCKET_FILE)
+		ret = open_object(f, inode.place, h);
+	else if (inode.kind == INODE_NODE && inode.node->kind != NODE_DIR)
+		handle_pin(h, inode.node);
+	else
+		ret = -EISDIR;
+	inode_put(&inode);
+	if (ret == 0) {
+		reply_opened(req, h, fi);
+		return;
+	}
+	if (h)
+		handle_close(f, h);
+	if (ret == -ESTALE)
+		reply_stale(req);
+	else
+		reply_err(req, ret);
+}
+
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct front_handle *h = handle_of(fi);
+	uint64_t end, at = (uint64_t)off;
+	size_t len;
+	void *data;
+	int ret;
+
+	if (h->special) {
+		special_read(req, h, size, off);
+		return;
+	}
+	end = h->node ? h->node->size : h->blob->size;
+	if (off < 0 || at >= end) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	len = (size_t)MIN((uint64_t)size, end - at);
+	data = reply_buffer(len);
+	if (!data)
+		ret = -ENOMEM;
+	else if (h->node)
+		ret = node_read(h->node, at, data, len);
+	else
+		ret = blob_read(h->blob, at, data, len);
+	COUNT(reads, 1);
+	if (ret < 0) {
+		COUNT(read_errors, 1);
+		log_read_error(h, at, len, ret);
+		reply_read_err(req, ret);
+		return;
+	}
+	COUNT(read_bytes, len);
+	fuse_reply_buf(req, data, len);
+}
