@@ -145,7 +145,11 @@ int verb_wait(int argc, char **argv)
 		return cli_error("%s: the mount went away while waiting: %s", line.args[0],
 				 errno_text(ret));
 	if (ret == 0) {
-		cli_error("%s: version %" PRIu64 " did not come in time", line.args[0], least);
+		if (least > 0)
+			cli_error("%s: version %" PRIu64 " did not come in time", line.args[0],
+				  least);
+		else
+			cli_error("%s: no version came in time", line.args[0]);
 		return EXIT_CODE_TIMEOUT;
 	}
 	printf("%" PRIu64 "\n", version);
