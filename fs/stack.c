@@ -62,7 +62,15 @@ static int open_cache(struct stack *s, struct why *why)
 		ret = cachedir_open(s->opts->cache_dir, key, &s->cache, &s->cache_in_memory,
 				    &s->cache_why);
 	free(key);
-	return ret < 0 ? why_set(why, -ret, "out of memory") : 0;
+	if (ret < 0)
+		return why_set(why, -ret, "out of memory");
+	/* The default may fail quietly; a directory that somebody named must work. */
+	if (s->cache_in_memory && s->opts->cache_dir != NULL) {
+		ret = why_set(why, s->cache_why.err != 0 ? s->cache_why.err : EIO, "%s",
+			      s->cache_why.text);
+		why_prefix(why, "--cache-dir %s", s->opts->cache_dir);
+	}
+	return ret;
 }
 
 static int open_run(struct stack *s, struct why *why)

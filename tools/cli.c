@@ -100,7 +100,7 @@ static void help_option(FILE *to, const char *name, char letter, const char *arg
 
 void cli_help(const struct cli *cli, FILE *to)
 {
-	fprintf(to, "Usage: weightfs %s %s\n\n%s\nOptions:\n", cli->verb, cli->args, cli->about);
+	fprintf(to, "usage: weightfs %s %s\n\n%s\nOptions:\n", cli->verb, cli->args, cli->about);
 	for (const struct cli_opt *own = cli->own; own != NULL && own->name != NULL; own++)
 		help_option(to, own->name, own->letter, own->arg, own->help);
 	for (const struct opt_def *d = opt_defs; cli->with != CLI_OWN && d->name != NULL; d++)

@@ -27,7 +27,7 @@ static const struct {
 
 static void usage(FILE *to)
 {
-	fputs("Usage: weightfs VERB [ARGUMENTS]\n\n"
+	fputs("usage: weightfs VERB [ARGUMENTS]\n\n"
 	      "Shows a training run (full anchors and sparse deltas in a bucket) as a directory "
 	      "of\n"
 	      "ordinary, always-current safetensors files.\n\nVerbs:\n",
