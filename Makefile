@@ -58,6 +58,8 @@ FUSE_API := $(shell pkg-config --atleast-version=3.17 fuse3 2>/dev/null && echo 
 FUSE_CFLAGS = $(shell pkg-config --cflags fuse3) -DFUSE_USE_VERSION=$(FUSE_API)
 FUSE_LIBS = $(shell pkg-config --libs fuse3)
 LIBS := -ljansson -lxxhash -lpthread -lm
+# Only what is in cache/remote needs these.
+REMOTE_LIBS := -lcurl -lcrypto -lexpat
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
 	-Wwrite-strings -Wvla -Wno-unused-parameter -Wno-missing-field-initializers
@@ -73,6 +75,7 @@ ALL_LDFLAGS = $(LDFLAGS) $(LDFLAGS_$(VARIANT))
 FRONT_SRC := $(wildcard fs/ops*.c $(addprefix fs/,control.c reply.c mount.c daemon.c))
 CODEC_SRC := $(wildcard codec/*.c)
 CACHE_SRC := $(wildcard cache/*.c)
+REMOTE_SRC := $(wildcard cache/remote/*.c)
 CORE_SRC := $(filter-out $(FRONT_SRC),$(wildcard fs/*.c))
 TOOLS_SRC := $(wildcard tools/*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
@@ -84,7 +87,7 @@ FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 BENCH_BIN := $(patsubst tests/bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 C_FILES = $(wildcard $(addsuffix /*.[ch],codec cache cache/remote fs tools tests/fuzz tests/bench \
-	tests/unit/codec tests/unit/cache tests/unit/fs))
+	tests/unit/codec tests/unit/cache tests/unit/remote tests/unit/fs))
 
 .PHONY: all
 all: $(B)/weightfs ## build the program: build/VARIANT/weightfs
@@ -97,14 +100,15 @@ $(call obj,$(FRONT_SRC)): CPPFLAGS += $(FUSE_CFLAGS)
 
 $(B)/codec.a: $(call obj,$(CODEC_SRC))
 $(B)/cache.a: $(call obj,$(CACHE_SRC))
+$(B)/remote.a: $(call obj,$(REMOTE_SRC))
 $(B)/core.a: $(call obj,$(CORE_SRC))
 $(B)/front.a: $(call obj,$(FRONT_SRC))
 $(B)/%.a:
 	@rm -f $@
 	$(AR) rcs $@ $^
 
-$(B)/weightfs: $(call obj,$(TOOLS_SRC)) $(B)/front.a $(B)/core.a $(B)/cache.a $(B)/codec.a
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(FUSE_LIBS) $(LIBS)
+$(B)/weightfs: $(call obj,$(TOOLS_SRC)) $(B)/front.a $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(FUSE_LIBS) $(REMOTE_LIBS) $(LIBS)
 
 # ---- what the targets below need on the machine ----
 
@@ -122,23 +126,26 @@ $(B)/unit/codec/%: $(B)/tests/unit/codec/%.o $(B)/codec.a
 $(B)/unit/cache/%: $(B)/tests/unit/cache/%.o $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
-$(B)/unit/fs/%: $(B)/tests/unit/fs/%.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+$(B)/unit/remote/%: $(B)/tests/unit/remote/%.o $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
-$(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(REMOTE_LIBS) $(LIBS)
+$(B)/unit/fs/%: $(B)/tests/unit/fs/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(REMOTE_LIBS) $(LIBS)
+$(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)
 
 # A fuzz target is the same program twice: with a driver that replays files (any compiler), and
 # with libFuzzer (VARIANT=fuzz).
 ifeq ($(VARIANT),fuzz)
-$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LIBS)
+	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(REMOTE_LIBS) $(LIBS)
 else
-$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/driver.o $(B)/core.a $(B)/cache.a $(B)/codec.a
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/driver.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)
 endif
 
 .PHONY: unit

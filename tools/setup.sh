@@ -87,6 +87,9 @@ setup_build() {
     need libjansson-dev pkg-config --exists jansson
     need libxxhash-dev pkg-config --exists libxxhash
     need uthash-dev has_header uthash.h
+    need libcurl4-openssl-dev has_header curl/curl.h
+    need libssl-dev has_header openssl/hmac.h
+    need libexpat1-dev has_header expat.h
     install_missing
     if [ ! -e /dev/fuse ]; then
         as_root modprobe fuse 2>/dev/null || true
