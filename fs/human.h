@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers as people read them: for status lines and the output of tools.  Each appends to the buffer.  No I/O. */
+/* Numbers as people read them: for status lines and the output of tools.  Each appends to the
+ * buffer.  No I/O. */
 #ifndef FS_HUMAN_H
 #define FS_HUMAN_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stack: the composition root.  Builds the layers in order from options, destroys them in reverse.  The one place that names concrete stores. */
+/* Stack: the composition root.  Builds the layers in order from options, destroys them in reverse.
+ * The one place that names concrete stores. */
 #ifndef FS_STACK_H
 #define FS_STACK_H
 
@@ -20,7 +21,8 @@ struct stack {
 	int64_t started_real_ns;
 };
 
-/* with_history: as a mount has it (history and watch, thread not started); without: a tool that calls run_scan() and run_build() itself. No threads are started. */
+/* with_history: as a mount has it (history and watch, thread not started); without: a tool that
+ * calls run_scan() and run_build() itself. No threads are started. */
 int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why) MUST_CHECK;
 void stack_free(struct stack *s); /* stops the watch first; NULL is fine */
 

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status: what is served and why, as one line, as text, as JSON and for Prometheus.  Any thread; takes snapshots, no lock held while formatting. */
+/* Status: what is served and why, as one line, as text, as JSON and for Prometheus.  Any thread;
+ * takes snapshots, no lock held while formatting. */
 #ifndef FS_STATUS_H
 #define FS_STATUS_H
 
+#include "fs/counters.h"
 #include "fs/stack.h"
-
-/* Counters of the front, all atomic; also the core's own. */
-struct counters {
-	uint64_t reads, read_bytes, read_errors, opens, lookups, versions_published;
-};
-extern struct counters counters;
-#define COUNT(field, n) __atomic_fetch_add(&counters.field, (n), __ATOMIC_RELAXED)
 
 /* The one line, without newline. */
 void status_line(struct stack *s, struct buf *out);

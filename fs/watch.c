@@ -22,7 +22,7 @@
 #include "cache/clock.h"
 #include "cache/lock.h"
 #include "cache/log.h"
-#include "fs/status.h"
+#include "fs/counters.h"
 
 #include <poll.h>
 #include <pthread.h>

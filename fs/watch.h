@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watch: the thread that notices new objects (the store's notification, --poll, or a refresh) and runs run_scan(); also the only thread that
- * builds generations, so requests for a pinned version are handed to it.
+ * Watch: the thread that notices new objects (the store's notification, --poll, or a refresh) and
+ * runs run_scan(); also the only thread that builds generations, so requests for a pinned version
+ * are handed to it.
  */
 #ifndef FS_WATCH_H
 #define FS_WATCH_H
@@ -10,7 +11,8 @@
 
 struct watch; /* opaque */
 /* No thread yet. */
-int watch_new(struct run *run, struct history *history, int64_t poll_ns, struct watch **out) MUST_CHECK;
+int watch_new(struct run *run, struct history *history, int64_t poll_ns,
+	      struct watch **out) MUST_CHECK;
 int watch_start(struct watch *w) MUST_CHECK;
 /* Stops and joins the thread; requests that wait get -ECANCELED. */
 void watch_stop(struct watch *w);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counters of what the program does, for status and metrics.  Atomic, relaxed: they are for graphs.
+ */
+#ifndef FS_COUNTERS_H
+#define FS_COUNTERS_H
+
+#include <stdint.h>
+
+struct counters {
+	uint64_t reads, read_bytes, read_errors, opens, lookups, versions_published;
+};
+extern struct counters counters;
+#define COUNT(field, n) __atomic_fetch_add(&counters.field, (n), __ATOMIC_RELAXED)
+
+#endif
