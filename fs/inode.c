@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inodes: numbers to things and things to numbers.
+ * Inodes: numbers to things, names to things, attributes.
  *
- * The table holds the places, by number and by what they are (one key for kind, path and, for an
- * object, identity).  A place is made when it is first seen and stays: that is what makes its
- * number stable while versions come and go, and it costs about 200 bytes per object of the bucket
- * looked at. An object that was rewritten has a new identity, hence a new place and number, hence
- * new pages.
+ * Nothing is kept here: a number is a place, a fixed inode or a node of a generation, and what it
+ * shows is looked up in the current generation, the history or the last listing each time.  All
+ * three are immutable snapshots held by a reference for as long as an answer is being made.
  *
  * A directory of the view has no node of its own: processes may stand in it while versions pass.
  *
- * Locks: `lock` (LOCK_SHARD) guards the tables; a place itself never changes once it is in them.
+ * Threads: any; no lock is held here, none of the answers waits for anything.
  */
 #include "fs/inode.h"
 
@@ -20,16 +18,13 @@
 
 #include "cache/clock.h"
 #include "cache/fileio.h"
-#include "cache/lock.h"
-#include "cache/table.h"
 #include "fs/special.h"
 
 enum { BLOCK_SIZE = 1 << 20 };
 
 struct inodes {
 	struct stack *stack;
-	struct lock lock;
-	struct table *by_number, *by_name; /* guarded by lock */
+	struct places *places;
 	uid_t uid;
 	gid_t gid;
 };
@@ -51,102 +46,18 @@ static const struct {
 	{"current", INO_CURRENT, S_IFLNK | 0777},
 };
 
-static void place_free(void *value, void *unused)
-{
-	struct place *p = value;
-
-	free(p->path);
-	free(p);
-}
-
-/* The name of a place in the table; NULL: out of memory. */
-static char *place_key(enum inode_kind kind, const char *path, const struct object *object)
-{
-	char id[33] = "", *key;
-
-	if (object)
-		identity_hex(&object->id, id);
-	return asprintf(&key, "%d%s/%s", (int)kind, id, path) < 0 ? NULL : key;
-}
-
-static struct place *place_new(enum inode_kind kind, const char *path, const struct object *object)
-{
-	struct place *p = calloc(1, sizeof(*p));
-
-	if (!p)
-		return NULL;
-	p->kind = kind;
-	p->path = strdup(path);
-	if (!p->path) {
-		free(p);
-		return NULL;
-	}
-	if (object)
-		p->object = *object;
-	p->object.key = p->path;
-	return p;
-}
-
-/* Puts a place into both tables; with the lock. */
-static int place_insert(struct inodes *t, struct place *p, const char *key)
-{
-	int ret = table_put(t->by_number, p->ino, p);
-
-	if (ret == 0) {
-		ret = table_put_str(t->by_name, key, p);
-		if (ret < 0)
-			table_remove(t->by_number, p->ino);
-	}
-	return ret;
-}
-
-/* The place of that kind and path, made when it is new; number 0: a new one.  NULL: out of memory.
- */
-static const struct place *place_get(struct inodes *t, enum inode_kind kind, const char *path,
-				     const struct object *object, uint64_t number)
-{
-	char *key = place_key(kind, path, object);
-	struct place *p, *fresh = NULL;
-
-	if (!key)
-		return NULL;
-	lock_take(&t->lock);
-	p = table_get_str(t->by_name, key);
-	lock_release(&t->lock);
-	if (p)
-		goto out;
-	fresh = place_new(kind, path, object);
-	if (!fresh)
-		goto out;
-	fresh->ino = number ? number : nodes_number(t->stack->nodes);
-	lock_take(&t->lock);
-	p = table_get_str(t->by_name, key);
-	if (!p && place_insert(t, fresh, key) == 0) {
-		p = fresh;
-		fresh = NULL;
-	}
-	lock_release(&t->lock);
-out:
-	free(key);
-	if (fresh)
-		place_free(fresh, NULL);
-	return p;
-}
-
 struct inodes *inodes_new(struct stack *stack)
 {
 	struct inodes *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		return NULL;
-	lock_init(&t->lock, LOCK_SHARD);
 	t->stack = stack;
-	t->uid = getuid();
-	t->gid = getgid();
-	t->by_number = table_new();
-	t->by_name = table_new();
-	if (t->by_number && t->by_name && place_get(t, INODE_VIEW_DIR, "", NULL, INO_ROOT) &&
-	    place_get(t, INODE_BUCKET_DIR, "", NULL, INO_BUCKET))
+	t->uid = geteuid();
+	t->gid = getegid();
+	t->places = places_new(stack->nodes);
+	if (t->places && places_get(t->places, INODE_VIEW_DIR, "", NULL, INO_ROOT) &&
+	    places_get(t->places, INODE_BUCKET_DIR, "", NULL, INO_BUCKET))
 		return t;
 	inodes_free(t);
 	return NULL;
@@ -156,11 +67,7 @@ void inodes_free(struct inodes *t)
 {
 	if (!t)
 		return;
-	if (t->by_number)
-		table_each(t->by_number, place_free, NULL);
-	table_free(t->by_number);
-	table_free(t->by_name);
-	lock_destroy(&t->lock);
+	places_free(t->places);
 	free(t);
 }
 
@@ -186,11 +93,8 @@ static void inode_of_fixed(uint64_t ino, struct inode *out)
 int inode_get(struct inodes *t, uint64_t ino, struct inode *out)
 {
 	struct node *node;
-	const struct place *p;
+	const struct place *p = places_number(t->places, ino);
 
-	lock_take(&t->lock);
-	p = table_get(t->by_number, ino);
-	lock_release(&t->lock);
 	if (p)
 		return inode_of_place(p, out);
 	if (ino < INO_FIXED_END) {
@@ -238,7 +142,7 @@ static int place_below(struct inodes *t, const struct place *dir, const char *na
 	int ret = -ENOMEM;
 
 	if (path)
-		ret = inode_of_place(place_get(t, kind, path, object, 0), out);
+		ret = inode_of_place(places_get(t->places, kind, path, object, 0), out);
 	free(path);
 	return ret;
 }
@@ -315,9 +219,9 @@ static int child_of_bucket(struct inodes *t, const struct place *dir, const char
 	else if (!l)
 		ret = -ENOENT;
 	else if ((o = listing_find(&l->listing, path)) && object_shown(o))
-		ret = inode_of_place(place_get(t, INODE_BUCKET_FILE, path, o, 0), out);
+		ret = inode_of_place(places_get(t->places, INODE_BUCKET_FILE, path, o, 0), out);
 	else if (listing_has_dir(&l->listing, path))
-		ret = inode_of_place(place_get(t, INODE_BUCKET_DIR, path, NULL, 0), out);
+		ret = inode_of_place(places_get(t->places, INODE_BUCKET_DIR, path, NULL, 0), out);
 	free(path);
 	listing_unref(l);
 	return ret;
@@ -458,7 +362,8 @@ static int bucket_entry(struct inodes *t, const struct listing *l, const struct 
 	if (!slash) {
 		if (!object_shown(o))
 			return 0;
-		ret = inode_of_place(place_get(t, INODE_BUCKET_FILE, o->key, o, 0), &child);
+		ret = inode_of_place(places_get(t->places, INODE_BUCKET_FILE, o->key, o, 0),
+				     &child);
 		return ret < 0 ? ret : fn(ctx, rest, child.ino, S_IFREG | 0444);
 	}
 	/* '0' is the byte after '/': all that lies in the subdirectory comes before it. */

@@ -12,6 +12,7 @@
 
 #include <sys/stat.h>
 
+#include "fs/places.h"
 #include "fs/stack.h"
 
 enum {
@@ -29,22 +30,6 @@ enum {
 	INO_FIXED_END,
 };
 
-enum inode_kind {
-	INODE_FIXED,
-	INODE_VIEW_DIR,	   /* MOUNT and its subdirectories: the current generation's */
-	INODE_BUCKET_DIR,  /* below bucket/ */
-	INODE_BUCKET_FILE, /* one identity of an object */
-	INODE_NODE,
-};
-
-/* A path with a number of its own; lives as long as the table. */
-struct place {
-	uint64_t ino;
-	enum inode_kind kind;
-	char *path;	      /* within the view or the bucket; "" is its root */
-	struct object object; /* INODE_BUCKET_FILE; key is `path` */
-};
-
 struct inode {
 	uint64_t ino;
 	enum inode_kind kind;
@@ -52,7 +37,7 @@ struct inode {
 	struct node *node; /* a reference */
 };
 
-struct inodes; /* opaque: the places */
+struct inodes; /* opaque */
 struct inodes *inodes_new(struct stack *stack);
 void inodes_free(struct inodes *t);
 

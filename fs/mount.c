@@ -45,6 +45,8 @@ struct mount {
 	struct daemon_signals *signals;
 	char *point; /* resolved */
 	pthread_t ready_thread;
+	bool log_elsewhere; /* the log is not the terminal: tell it, too, what the terminal is told
+			     */
 	bool ready_started;
 	int ready_err; /* of the ready thread; read after it was joined */
 };
@@ -175,8 +177,9 @@ static int check_point(struct mount *m, bool nonempty, struct why *why)
 	return ret;
 }
 
-static int open_log(const struct opts *o, struct why *why)
+static int open_log(struct mount *m, struct why *why)
 {
+	const struct opts *o = m->opts;
 	char shown[200];
 	int ret = 0;
 
@@ -185,6 +188,7 @@ static int open_log(const struct opts *o, struct why *why)
 		ret = log_open_file(o->log_file);
 	else if (!o->foreground)
 		log_use_syslog();
+	m->log_elsewhere = ret == 0 && (o->log_file || !o->foreground);
 	return ret < 0 ? why_set(why, -ret, "the log file %s cannot be opened: %s",
 				 printable(shown, sizeof(shown), o->log_file, strlen(o->log_file)),
 				 strerrordesc_np(-ret))
@@ -318,7 +322,7 @@ static int prepare(struct mount *m, struct why *why)
 {
 	struct buf options = {0};
 	bool nonempty = false;
-	int ret = open_log(m->opts, why);
+	int ret = open_log(m, why);
 
 	umask(077);
 	if (ret == 0)
@@ -404,8 +408,7 @@ int mount_run(struct opts *opts)
 	if (ret == 0 && m.ready_err)
 		ret = why_set(&why, m.ready_err, "the mount ended before it could be used");
 	if (ret < 0) {
-		/* In the foreground the terminal is the log. */
-		if (!opts->foreground || opts->log_file)
+		if (m.log_elsewhere)
 			log_error("%s", why.text);
 		daemon_failed(&m.daemon, &why);
 	} else {

@@ -63,17 +63,23 @@ static void reply_opened(fuse_req_t req, struct front_handle *h, struct fuse_fil
 		handle_close(front_of(req), h);
 }
 
-/* The one open that does I/O. -ESTALE: it is not what was listed any more. */
+/* The one open that does I/O.  What the listing says of the object now counts (its rights may have
+ * changed); -ESTALE: it is not the object of that number any more. */
 static int open_object(struct front *f, const struct place *place, struct front_handle *h)
 {
+	struct listing_ref *l = run_listing(f->stack->run);
+	const struct object *o = l ? listing_find(&l->listing, place->path) : NULL;
 	struct why why = {0};
-	int ret;
+	int ret = -ESTALE;
 
-	if (place->object.err)
-		return -place->object.err;
-	ret = blob_open(run_store(f->stack->run), &place->object, false, &h->blob, &why);
-	if (ret < 0)
-		log_info("bucket/%s: %s", place->path, why.text);
+	if (o && identity_equal(&o->id, &place->object.id)) {
+		ret = -o->err;
+		if (!ret)
+			ret = blob_open(run_store(f->stack->run), o, false, &h->blob, &why);
+		if (ret < 0 && why.text[0])
+			log_info("bucket/%s: %s", place->path, why.text);
+	}
+	listing_unref(l);
 	return ret;
 }
 

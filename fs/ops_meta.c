@@ -15,6 +15,7 @@
  */
 #include "fs/ops.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/statvfs.h>
@@ -66,6 +67,10 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	int ret;
 
 	COUNT(lookups, 1);
+	if (strlen(name) > NAME_MAX) {
+		reply_err(req, -ENAMETOOLONG);
+		return;
+	}
 	if (inode_get(f->inodes, parent, &dir) < 0) {
 		reply_stale(req);
 		return;
@@ -145,7 +150,7 @@ static void add_sizes(const struct node *n, uint64_t *bytes, uint64_t *files)
 void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	struct generation *g = history_current(front_of(req)->stack->history);
-	struct statvfs st = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255};
+	struct statvfs st = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = NAME_MAX};
 	uint64_t bytes = 0, files = 1;
 
 	if (g)

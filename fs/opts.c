@@ -367,7 +367,7 @@ static bool is_kernel_word(const char *word)
 		"atime",       "nodiratime",   "diratime",	"sync",
 		"async",       "dirsync",      "nosymfollow",	"context=*",
 		"fscontext=*", "defcontext=*", "rootcontext=*", "default_permissions",
-		"allow_root",  "auto_unmount",
+		"allow_root",  "auto_unmount", "nonempty",
 	};
 
 	return in_words(word, words, ARRAY_LEN(words));
