@@ -181,8 +181,8 @@ int mountpoint_unmount(const char *path, bool lazy, struct why *why)
 	}
 	if (err == EBUSY)
 		return why_set(why, EBUSY,
-			       "%s is busy: files are open in it (fuser -vm shows by whom); close "
-			       "them, or use --lazy",
+			       "%s is in use (fuser -vm shows by whom); close what is open there, "
+			       "or use --lazy",
 			       shown);
 	return err ? path_why(why, err, path, "cannot be unmounted") : 0;
 }
@@ -253,7 +253,7 @@ int mountpoint_prepare(const char *path, bool nonempty, struct why *why)
 		return path_why(why, -ret, "/proc/self/mountinfo", "cannot be read");
 	if (strcmp(type, MOUNT_TYPE) == 0)
 		return why_set(why, EBUSY,
-			       "%s has a weightfs mounted already; take it down first: weightfs "
+			       "%s has a weightfs mount already; take it down first: weightfs "
 			       "umount %s",
 			       shown, shown);
 	return nonempty ? 0 : check_empty(path, why);
