@@ -73,6 +73,7 @@ void run_free(struct run *r)
 		return;
 	lineage_release(&r->lineage);
 	folds_release(r, false);
+	free(r->folds);
 	if (r->exams != NULL)
 		exams_sweep(r, true);
 	if (r->companions != NULL)
