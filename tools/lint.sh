@@ -105,7 +105,7 @@ check_cycles() {
                 for (i in left)
                     if (!(b[i] in out) || !(a[i] in in_)) { delete left[i]; again = 1 }
             } while (again)
-            for (i in left) print a[i] ": includes " b[i] ", and is included by it in a circle"
+            for (i in left) print a[i] ": includes " b[i] ", in a circle"
         }' "$scratch/edges" | sort >>"$found"
 }
 

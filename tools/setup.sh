@@ -86,6 +86,9 @@ setup_build() {
     need libfuse3-dev pkg-config --exists fuse3
     need libjansson-dev pkg-config --exists jansson
     need libxxhash-dev pkg-config --exists libxxhash
+    need libcurl4-openssl-dev pkg-config --exists libcurl
+    need libssl-dev pkg-config --exists libcrypto
+    need libexpat1-dev pkg-config --exists expat
     need uthash-dev has_header uthash.h
     need libcurl4-openssl-dev has_header curl/curl.h
     need libssl-dev has_header openssl/hmac.h
