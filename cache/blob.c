@@ -104,19 +104,3 @@ struct source blob_source(struct blob *b)
 {
 	return (struct source){.read = blob_source_read, .ctx = b, .size = b->size};
 }
-
-bool identity_equal(const struct identity *a, const struct identity *b)
-{
-	return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
-}
-
-void identity_hex(const struct identity *id, char out[33])
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (size_t i = 0; i < sizeof(id->bytes); i++) {
-		out[2 * i] = digits[id->bytes[i] >> 4];
-		out[2 * i + 1] = digits[id->bytes[i] & 15];
-	}
-	out[32] = '\0';
-}

@@ -29,8 +29,5 @@ void blob_unref(struct blob *b); /* NULL is fine */
 int blob_read(struct blob *b, uint64_t off, void *dst, size_t len) MUST_CHECK;
 /* As a codec source; the blob is borrowed. */
 struct source blob_source(struct blob *b);
-bool identity_equal(const struct identity *a, const struct identity *b);
-/* 32 hex digits and a NUL. */
-void identity_hex(const struct identity *id, char out[33]);
 
 #endif

@@ -16,6 +16,22 @@
 #include "cache/lock.h"
 #include "codec/io.h"
 
+bool identity_equal(const struct identity *a, const struct identity *b)
+{
+	return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
+}
+
+void identity_hex(const struct identity *id, char out[33])
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < sizeof(id->bytes); i++) {
+		out[2 * i] = digits[id->bytes[i] >> 4];
+		out[2 * i + 1] = digits[id->bytes[i] & 15];
+	}
+	out[32] = '\0';
+}
+
 int store_list(struct store *s, const char *prefix, struct listing *out, struct why *why)
 {
 	return s->ops->list(s, prefix != NULL ? prefix : "", out, why);
@@ -154,6 +170,12 @@ void store_watch_drain(struct store *s)
 {
 	if (s->ops->watch_drain != NULL)
 		s->ops->watch_drain(s);
+}
+
+void store_stop(struct store *s)
+{
+	if (s != NULL && s->ops->stop != NULL)
+		s->ops->stop(s);
 }
 
 void store_free(struct store *s)

@@ -19,6 +19,10 @@ struct identity {
 	uint8_t bytes[16];
 };
 
+bool identity_equal(const struct identity *a, const struct identity *b);
+/* 32 hex digits and a NUL. */
+void identity_hex(const struct identity *id, char out[33]);
+
 struct object {
 	char *key; /* owned by the listing */
 	uint64_t size;
@@ -49,6 +53,7 @@ struct fetch {
 	int64_t deadline_mono_ns; /* < 0: the store's own */
 	void (*done)(struct fetch *fetch, int err);
 	void *ctx;
+	bool background; /* nobody waits for it yet: after those that somebody waits for */
 };
 
 struct store_ops {
@@ -62,11 +67,18 @@ struct store_ops {
 	int (*watch_fd)(struct store *s);
 	void (*watch_drain)(struct store *s);
 	void (*free)(struct store *s);
+	void (*stop)(struct store *s); /* optional: see store_stop() */
 };
+
+struct blockcache; /* cache/block.h */
 
 struct store {
 	const struct store_ops *ops;
 	char *name; /* for people, without secrets: what the user gave */
+	/* A remote store's bytes go through the disk cache.  Its open() does not ask the network for
+	 * anything: it pins what the listing said, and fetches find out (so a warm cache works offline). */
+	bool remote;
+	struct blockcache *blocks; /* borrowed; set by whoever composes the layers, before the first blob; NULL: none */
 };
 
 /* All objects whose key begins with prefix ("" for all), recursively, dotfiles and dot directories left out, at most 32 levels deep. Blocks. */
@@ -91,6 +103,8 @@ int store_put(struct store *s, const char *key, const struct source *src, struct
  * It belongs to the store.  A hint only (very many directories are not all watched, a network file system tells nothing): list now and then anyway. */
 int store_watch_fd(struct store *s);
 void store_watch_drain(struct store *s);
+/* Going down: fetches under way end soon, with -ECANCELED, and later ones at once.  Before blockcache_free(), which waits for them. */
+void store_stop(struct store *s);
 void store_free(struct store *s); /* all handles must be closed; NULL is fine */
 
 /* ---- a local directory ---- */
