@@ -18,7 +18,6 @@
 
 #include "cache/clock.h"
 #include "cache/fileio.h"
-#include "fs/special.h"
 
 enum { BLOCK_SIZE = 1 << 20 };
 

@@ -13,22 +13,8 @@
 #include <sys/stat.h>
 
 #include "fs/places.h"
+#include "fs/special.h"
 #include "fs/stack.h"
-
-enum {
-	INO_ROOT = 1, /* a view directory, with the empty path */
-	INO_WEIGHTFS,
-	INO_VERSIONS,
-	INO_BUCKET, /* a bucket directory, with the empty path */
-	INO_VERSION,
-	INO_NEWEST,
-	INO_STATUS,
-	INO_STATUS_JSON,
-	INO_METRICS,
-	INO_CONTROL,
-	INO_CURRENT, /* symbolic link */
-	INO_FIXED_END,
-};
 
 struct inode {
 	uint64_t ino;

@@ -2,9 +2,10 @@
 /*
  * Nodes: the immutable files and directories that generations are made of, and their numbers.
  *
- * A node's number is its FUSE nodeid and st_ino.  It is given once and never used again for anything else in the life of the process; a node that
- * is in two generations (a companion file that did not change) has one number.  Content, size, mtime never change.
- * Numbers 1 ... NODE_FIRST - 1 are the front's (root, .weightfs and what is in it).
+ * A node's number is its FUSE nodeid and st_ino.  It is given once and never used again for
+ * anything else in the life of the process; a node that is in two generations (a companion file
+ * that did not change) has one number.  Content, size, mtime never change. Numbers 1 ... NODE_FIRST
+ * - 1 are the front's (root, .weightfs and what is in it).
  */
 #ifndef FS_NODE_H
 #define FS_NODE_H
@@ -26,7 +27,8 @@ struct node {
 	struct nodes *nodes;
 	uint64_t size;
 	int64_t mtime_ns;
-	struct state *state; /* WEIGHTS: content.  DIR: the version it belongs to (for counting opens), or NULL */
+	struct state *state; /* WEIGHTS: content.  DIR: the version it belongs to (for counting
+				opens), or NULL */
 	uint32_t file;	     /* WEIGHTS: index into state->layout->files */
 	struct blob *blob;   /* BLOB */
 	char *bytes;	     /* BYTES: size bytes, owned */
@@ -42,12 +44,14 @@ uint64_t nodes_number(struct nodes *n);
 /* The node of that number with a reference, or NULL (never existed or gone). */
 struct node *nodes_get(struct nodes *n, uint64_t ino);
 
-/* Each takes references on what it is given (bytes: takes the malloc'ed buffer); NULL: out of memory. */
+/* Each takes references on what it is given (bytes: takes the malloc'ed buffer); NULL: out of
+ * memory. */
 struct node *node_weights(struct nodes *n, struct state *state, uint32_t file, int64_t mtime_ns);
 struct node *node_blob(struct nodes *n, struct blob *blob, int64_t mtime_ns);
 struct node *node_bytes(struct nodes *n, char *bytes, size_t size, int64_t mtime_ns);
 struct node *node_dir(struct nodes *n, struct state *state, int64_t mtime_ns);
-/* While a tree is being made: puts a file at a path ("1_Pooling/config.json"), making directories; -EEXIST. Takes a reference. */
+/* While a tree is being made: puts a file at a path ("1_Pooling/config.json"), making directories;
+ * -EEXIST. Takes a reference. */
 int node_put(struct node *root, const char *path, struct node *file) MUST_CHECK;
 /* Sorts all directories of the tree; call once when it is complete. */
 void node_seal(struct node *root);

@@ -8,7 +8,6 @@
  */
 #include "fs/special.h"
 
-#include "fs/inode.h"
 #include "fs/status.h"
 
 /* Takes over the reference. */
