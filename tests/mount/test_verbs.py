@@ -1,5 +1,6 @@
 """The verbs on the command line: what they print, what they refuse, and their exit codes."""
 
+import contextlib
 import json
 import os
 import pty
@@ -38,6 +39,28 @@ def refused(*words, code=1, **kwargs):
     assert done.stdout == "", done
     assert done.stderr.startswith("weightfs: ") and done.stderr.count("\n") == 1, done.stderr
     return done.stderr[len("weightfs: "):]
+
+
+@contextlib.contextmanager
+def background(*words):
+    """The program as a process beside the test; killed if the test fails meanwhile."""
+    process = subprocess.Popen([str(mounted.BINARY), *map(str, words)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def holds_open(process, name):
+    """Has the process a file of this name open?"""
+    folder = f"/proc/{process.pid}/fd"
+    for fd in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"{folder}/{fd}").endswith(name):
+                return True
+    return False
 
 
 def on_terminal(*words):
@@ -161,8 +184,7 @@ def test_wait(bucket):
         assert done.returncode == 3 and "no version came" in done.stderr and done.stdout == ""
         run.sync(states[0])
         assert mounted.run("wait", m.at).stdout == "1\n"
-        with subprocess.Popen([mounted.BINARY, "wait", m.at, "--after", "1"],
-                              stdout=subprocess.PIPE, text=True) as waiting:
+        with background("wait", m.at, "--after", 1) as waiting:
             run.sync(states[1])
             assert waiting.communicate(timeout=mounted.WAIT)[0] == "2\n"
         m.control("hold 1000")
@@ -178,11 +200,8 @@ def test_wait_ends_with_the_mount(bucket, run):
     """A mount that goes away ends the wait with a sentence."""
     with Mount(bucket) as m:
         m.wait_version(5)
-        with subprocess.Popen([mounted.BINARY, "wait", m.at, "--after", "5"],
-                              stderr=subprocess.PIPE, text=True) as waiting:
-            folder = f"/proc/{waiting.pid}/fd"
-            wait_until(lambda: any("newest" in os.readlink(f"{folder}/{fd}")
-                                   for fd in os.listdir(folder)), "wait does not wait")
+        with background("wait", m.at, "--after", 5) as waiting:
+            wait_until(lambda: holds_open(waiting, "/newest"), "wait does not wait")
             m.process.send_signal(signal.SIGTERM)
             said = waiting.communicate(timeout=mounted.WAIT)[1]
             assert waiting.returncode == 1 and "went away" in said
@@ -411,8 +430,7 @@ def test_export_interrupted(bucket, scratch):
         f.write(len(header).to_bytes(8, "little") + header)
         f.truncate(8 + len(header) + data)
     os.utime(path, (time.time() - 100,) * 2)
-    with subprocess.Popen([mounted.BINARY, "export", bucket, "-o", scratch / "out"],
-                          stderr=subprocess.PIPE, text=True) as process:
+    with background("export", bucket, "-o", scratch / "out") as process:
         wait_until(lambda: list(scratch.glob("out.tmp.*/model.safetensors")), "it does not begin")
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=mounted.WAIT)[1]
