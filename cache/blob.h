@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An object's bytes, near: reference-counted, pinned at one identity.  Readers of generations use blobs and nothing below.
- * Today a blob reads straight from its store; a block cache goes in here.
+ * An object's bytes, near: reference-counted, pinned at one identity.  Readers of generations use
+ * blobs and nothing below. Today a blob reads straight from its store; a block cache goes in here.
  */
 #ifndef CACHE_BLOB_H
 #define CACHE_BLOB_H
@@ -20,12 +20,14 @@ struct blob {
 	int refs;   /* atomic */
 };
 
-/* Opens an object as listed.  With `keep` its bytes are read now and held in memory, so that it outlives the object
- * (companion files; one beyond 1 MiB is opened like any other). */
-int blob_open(struct store *s, const struct object *object, bool keep, struct blob **out, struct why *why) MUST_CHECK;
+/* Opens an object as listed.  With `keep` its bytes are read now and held in memory, so that it
+ * outlives the object (companion files; one beyond 1 MiB is opened like any other). */
+int blob_open(struct store *s, const struct object *object, bool keep, struct blob **out,
+	      struct why *why) MUST_CHECK;
 struct blob *blob_ref(struct blob *b);
 void blob_unref(struct blob *b); /* NULL is fine */
-/* Exactly len bytes or -errno (-EBADMSG: the range is not inside). Blocks, with the store's deadline. */
+/* Exactly len bytes or -errno (-EBADMSG: the range is not inside). Blocks, with the store's
+ * deadline. */
 int blob_read(struct blob *b, uint64_t off, void *dst, size_t len) MUST_CHECK;
 /* As a codec source; the blob is borrowed. */
 struct source blob_source(struct blob *b);

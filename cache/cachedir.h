@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cache directory of one run: immutable files under names that say what they hold (patches made from deltas).
+ * The cache directory of one run: immutable files under names that say what they hold (patches made
+ * from deltas).
  *
- * Files appear whole (temp name, fsync, rename), are never changed afterwards, and may be removed at any time by anybody: a mapping stays valid.
- * So several processes may share the directory without a lock, and a kill at any instant loses at most a temp file, which the next sweep removes.
- * When the directory cannot be made or written, files live in memory (memfd) instead: `in_memory` is set and why says what happened.
- * The same when it is deleted or becomes unwritable later (logged once).  Thread-safe.
+ * Files appear whole (temp name, fsync, rename), are never changed afterwards, and may be removed
+ * at any time by anybody: a mapping stays valid. So several processes may share the directory
+ * without a lock, and a kill at any instant loses at most a temp file, which the next sweep
+ * removes. When the directory cannot be made or written, files live in memory (memfd) instead:
+ * `in_memory` is set and why says what happened. The same when it is deleted or becomes unwritable
+ * later (logged once).  Thread-safe.
  */
 #ifndef CACHE_CACHEDIR_H
 #define CACHE_CACHEDIR_H
@@ -19,21 +22,27 @@ struct cachedir; /* opaque */
 struct mapping {
 	const uint8_t *bytes;
 	uint64_t size;
-	int refs; /* atomic */
+	int refs;	  /* atomic */
 	uint64_t touched; /* atomic: see mapping_touch() */
 };
 
-/* The default parent: $WEIGHTFS_CACHE_DIR, else /var/cache/weightfs for root, else $XDG_CACHE_HOME/weightfs, else ~/.cache/weightfs. malloc'ed; NULL: none. */
+/* The default parent: $WEIGHTFS_CACHE_DIR, else /var/cache/weightfs for root, else
+ * $XDG_CACHE_HOME/weightfs, else ~/.cache/weightfs. malloc'ed; NULL: none. */
 char *cachedir_default(void);
 
-/* Opens <parent>/<hash of run>/ (made when absent, mode 0700). `run` is any string that names the run uniquely. parent NULL: default.  Never fails but for -ENOMEM. */
-int cachedir_open(const char *parent, const char *run, struct cachedir **out, bool *out_in_memory, struct why *why) MUST_CHECK;
+/* Opens <parent>/<hash of run>/ (made when absent, mode 0700). `run` is any string that names the
+ * run uniquely. parent NULL: default.  Never fails but for -ENOMEM. */
+int cachedir_open(const char *parent, const char *run, struct cachedir **out, bool *out_in_memory,
+		  struct why *why) MUST_CHECK;
 void cachedir_close(struct cachedir *d); /* NULL is fine */
 
-/* Starts a new file; *out_fd is open for reading and writing and belongs to the cachedir until commit or abort. */
+/* Starts a new file; *out_fd is open for reading and writing and belongs to the cachedir until
+ * commit or abort. */
 int cachedir_create(struct cachedir *d, int *out_fd) MUST_CHECK;
-/* Truncates to size, syncs, renames to name and maps it. name: [A-Za-z0-9._-]+, not beginning with "." or "tmp.".  Closes fd in any case. */
-int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size, struct mapping **out) MUST_CHECK;
+/* Truncates to size, syncs, renames to name and maps it. name: [A-Za-z0-9._-]+, not beginning with
+ * "." or "tmp.".  Closes fd in any case. */
+int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
+		    struct mapping **out) MUST_CHECK;
 void cachedir_abort(struct cachedir *d, int fd);
 /* Maps an existing file; -ENOENT. */
 int cachedir_map(struct cachedir *d, const char *name, struct mapping **out) MUST_CHECK;
@@ -43,8 +52,9 @@ void cachedir_sweep(struct cachedir *d, bool (*keep)(const char *name, void *ctx
 
 struct mapping *mapping_ref(struct mapping *m);
 void mapping_unref(struct mapping *m);
-/* Notes that about n bytes of the mapping were read; after every 32 MiB its pages are given back to the kernel's page cache
- * (madvise DONTNEED: they stay cached, but no longer count as ours), so that memory stays bounded. */
+/* Notes that about n bytes of the mapping were read; after every 32 MiB its pages are given back to
+ * the kernel's page cache (madvise DONTNEED: they stay cached, but no longer count as ours), so
+ * that memory stays bounded. */
 void mapping_touch(struct mapping *m, uint64_t n);
 
 #endif

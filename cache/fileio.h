@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small file helpers: full reads and writes, directories, paths.  All return 0 or -errno, block, and retry EINTR. */
+/* Small file helpers: full reads and writes, directories, paths.  All return 0 or -errno, block,
+ * and retry EINTR. */
 #ifndef CACHE_FILEIO_H
 #define CACHE_FILEIO_H
 
@@ -11,13 +12,15 @@ int file_pread(int fd, void *dst, size_t len, uint64_t off);
 int file_pwrite(int fd, const void *src, size_t len, uint64_t off);
 /* Creates a directory and its parents (mode 0700 & ~umask for new ones); existing ones are fine. */
 int file_mkdirs(const char *path);
-/* Reads a whole file of at most max bytes; *out is malloc'ed and NUL-terminated (not counted).  -EFBIG. */
+/* Reads a whole file of at most max bytes; *out is malloc'ed and NUL-terminated (not counted).
+ * -EFBIG. */
 int file_slurp(int dirfd, const char *path, size_t max, char **out, size_t *out_len);
 /* Writes a file as temp + fsync + rename + fsync of the directory. */
 int file_replace(const char *path, const void *bytes, size_t len);
 /* malloc'ed "a/b"; a may end in '/'; NULL: out of memory. */
 char *path_join(const char *a, const char *b);
-/* True for a relative path without empty, "." or ".." components, NUL-free, components ≤ 255 bytes, ≤ 4095 bytes in all. */
+/* True for a relative path without empty, "." or ".." components, NUL-free, components ≤ 255 bytes,
+ * ≤ 4095 bytes in all. */
 bool path_is_safe(const char *path);
 /* Source over a file descriptor, which stays the caller's.  size as fstat has it. */
 int source_fd(int fd, struct source *out);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutexes with ranks, so that a wrong order aborts in a debug build at once and not as a rare dead lock.
- * A thread may take a lock only of a lower rank than all it holds.  No lock is held over a reply, I/O, codec work or a callback.
+ * Mutexes with ranks, so that a wrong order aborts in a debug build at once and not as a rare dead
+ * lock. A thread may take a lock only of a lower rank than all it holds.  No lock is held over a
+ * reply, I/O, codec work or a callback.
  */
 #ifndef CACHE_LOCK_H
 #define CACHE_LOCK_H
@@ -32,7 +33,8 @@ void lock_take(struct lock *lock);
 void lock_release(struct lock *lock);
 void condition_init(struct condition *c);
 void condition_destroy(struct condition *c);
-/* Waits with `lock` released; until_mono_ns < 0 waits for ever (it is real time: clock_fake() has no part in it).  Returns 0 or -ETIMEDOUT.  Spurious wake-ups happen. */
+/* Waits with `lock` released; until_mono_ns < 0 waits for ever (it is real time: clock_fake() has
+ * no part in it).  Returns 0 or -ETIMEDOUT.  Spurious wake-ups happen. */
 int condition_wait(struct condition *c, struct lock *lock, int64_t until_mono_ns);
 void condition_broadcast(struct condition *c);
 

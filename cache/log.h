@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log: one line per event, to stderr ("<level>: <text>", no time), to a file (with time in front), or to syslog.
- * Control characters are replaced and a line beyond 2 KiB is cut.  A file, once opened, takes all lines.
- * Logged once, at the boundary that understands the event; libraries below return errors instead.
- * Thread-safe; one write(2) per line.  Never log tokens, signatures or signed URLs.
+ * The log: one line per event, to stderr ("<level>: <text>", no time), to a file (with time in
+ * front), or to syslog. Control characters are replaced and a line beyond 2 KiB is cut.  A file,
+ * once opened, takes all lines. Logged once, at the boundary that understands the event; libraries
+ * below return errors instead. Thread-safe; one write(2) per line.  Never log tokens, signatures or
+ * signed URLs.
  */
 #ifndef CACHE_LOG_H
 #define CACHE_LOG_H
@@ -15,7 +16,8 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_D
 /* Level of a name ("error", "warning", "info", "debug") or -1. */
 int log_level_parse(const char *name);
 void log_set_level(enum log_level level);
-/* Opens (appends to, mode 0600) a log file; -errno.  Another call switches to another file (after a rotation).  `syslog` sends lines to syslog(3) instead of stderr. */
+/* Opens (appends to, mode 0600) a log file; -errno.  Another call switches to another file (after a
+ * rotation).  `syslog` sends lines to syslog(3) instead of stderr. */
 int log_open_file(const char *path);
 void log_use_syslog(void);
 void log_at(enum log_level level, const char *fmt, ...) PRINTF(2, 3);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The contract of a store: where objects live (a local directory now; buckets over the network by the same contract).
+ * The contract of a store: where objects live (a local directory now; buckets over the network by
+ * the same contract).
  *
- * An object is a key (path relative to the store's root, '/' separated) with size, time and *identity*: 16 bytes that change whenever the
- * content may have changed.  A handle pins one object at one identity; what it returns is that object's bytes or an error, never another's.
- * A store never caches, decodes or logs.  Thread-safe.
+ * An object is a key (path relative to the store's root, '/' separated) with size, time and
+ * *identity*: 16 bytes that change whenever the content may have changed.  A handle pins one object
+ * at one identity; what it returns is that object's bytes or an error, never another's. A store
+ * never caches, decodes or logs.  Thread-safe.
  *
- * Errors: -ENOENT absent · -ESTALE the object is no longer the one listed · -EACCES · -ELOOP a symbolic link that leaves the store ·
- * -ETIMEDOUT · -EIO · -ENOTSUP this store cannot do that · -ECANCELED shutting down.
+ * Errors: -ENOENT absent · -ESTALE the object is no longer the one listed · -EACCES · -ELOOP a
+ * symbolic link that leaves the store · -ETIMEDOUT · -EIO · -ENOTSUP this store cannot do that ·
+ * -ECANCELED shutting down.
  */
 #ifndef CACHE_STORE_H
 #define CACHE_STORE_H
@@ -28,8 +31,9 @@ struct object {
 	uint64_t size;
 	int64_t mtime_ns;
 	struct identity id;
-	int err;	  /* 0, or why it cannot be used as listed: ELOOP, EACCES, EISDIR/ENXIO (not a regular file), ENAMETOOLONG, EILSEQ (name not UTF-8),
-		   * ENOENT (a symbolic link to nothing).  An entry with err may also be a directory that cannot be read. */
+	int err; /* 0, or why it cannot be used as listed: ELOOP, EACCES, EISDIR/ENXIO (not a
+		  * regular file), ENAMETOOLONG, EILSEQ (name not UTF-8), ENOENT (a symbolic link to
+		  * nothing).  An entry with err may also be a directory that cannot be read. */
 };
 
 struct listing {
@@ -42,9 +46,10 @@ struct handle { /* an object pinned at one identity; embedded first in the store
 	uint64_t size;
 };
 
-/* One asynchronous read.  The caller owns the struct and keeps it and dst alive until done() has been called, exactly once, from
- * any thread, possibly before store_fetch() returns, with no lock held.  done() must not block or call the store. err: 0 or -errno;
- * on 0 all len bytes are there and belong to the pinned identity. */
+/* One asynchronous read.  The caller owns the struct and keeps it and dst alive until done() has
+ * been called, exactly once, from any thread, possibly before store_fetch() returns, with no lock
+ * held.  done() must not block or call the store. err: 0 or -errno; on 0 all len bytes are there
+ * and belong to the pinned identity. */
 struct fetch {
 	struct handle *handle;
 	uint64_t off;
@@ -59,7 +64,8 @@ struct fetch {
 struct store_ops {
 	const char *name;
 	int (*list)(struct store *s, const char *prefix, struct listing *out, struct why *why);
-	int (*open)(struct store *s, const struct object *object, struct handle **out, struct why *why);
+	int (*open)(struct store *s, const struct object *object, struct handle **out,
+		    struct why *why);
 	int (*settled)(struct handle *h);
 	void (*fetch)(struct fetch *f);
 	void (*close)(struct handle *h);
@@ -75,44 +81,57 @@ struct blockcache; /* cache/block.h */
 struct store {
 	const struct store_ops *ops;
 	char *name; /* for people, without secrets: what the user gave */
-	/* A remote store's bytes go through the disk cache.  Its open() does not ask the network for
-	 * anything: it pins what the listing said, and fetches find out (so a warm cache works offline). */
+	/* A remote store's bytes go through the disk cache.  Its open() does not ask the network
+	 * for anything: it pins what the listing said, and fetches find out (so a warm cache works
+	 * offline). */
 	bool remote;
-	struct blockcache *blocks; /* borrowed; set by whoever composes the layers, before the first blob; NULL: none */
+	struct blockcache *blocks; /* borrowed; set by whoever composes the layers, before the first
+				      blob; NULL: none */
 };
 
-/* All objects whose key begins with prefix ("" for all), recursively, dotfiles and dot directories left out, at most 32 levels deep. Blocks. */
-int store_list(struct store *s, const char *prefix, struct listing *out, struct why *why) MUST_CHECK;
+/* All objects whose key begins with prefix ("" for all), recursively, dotfiles and dot directories
+ * left out, at most 32 levels deep. Blocks. */
+int store_list(struct store *s, const char *prefix, struct listing *out,
+	       struct why *why) MUST_CHECK;
 void listing_release(struct listing *l);
 const struct object *listing_find(const struct listing *l, const char *key); /* NULL: absent */
 
 /* Pins the object as listed; -ESTALE when it has changed since. */
-int store_open(struct store *s, const struct object *object, struct handle **out, struct why *why) MUST_CHECK;
+int store_open(struct store *s, const struct object *object, struct handle **out,
+	       struct why *why) MUST_CHECK;
 void store_close(struct handle *h); /* NULL is fine */
-/* 0 when nobody is writing the object, -EAGAIN when somebody is (or may be: written within the last second where it cannot be known), -ESTALE. */
+/* 0 when nobody is writing the object, -EAGAIN when somebody is (or may be: written within the last
+ * second where it cannot be known), -ESTALE. */
 int store_settled(struct handle *h) MUST_CHECK;
 
 void store_fetch(struct fetch *f);
-/* Blocking form: exactly len bytes or an error. -EBADMSG when the range is not inside the object. */
+/* Blocking form: exactly len bytes or an error. -EBADMSG when the range is not inside the object.
+ */
 int store_read(struct handle *h, uint64_t off, void *dst, size_t len) MUST_CHECK;
 
-/* Writes an object so that readers see nothing or all of it (temp + fsync + rename).  Creates parent directories. */
-int store_put(struct store *s, const char *key, const struct source *src, struct why *why) MUST_CHECK;
+/* Writes an object so that readers see nothing or all of it (temp + fsync + rename).  Creates
+ * parent directories. */
+int store_put(struct store *s, const char *key, const struct source *src,
+	      struct why *why) MUST_CHECK;
 
-/* A file descriptor that polls readable when something in the store may have changed, or -1; then drain it, and list after that.
- * It belongs to the store.  A hint only (very many directories are not all watched, a network file system tells nothing): list now and then anyway. */
+/* A file descriptor that polls readable when something in the store may have changed, or -1; then
+ * drain it, and list after that. It belongs to the store.  A hint only (very many directories are
+ * not all watched, a network file system tells nothing): list now and then anyway. */
 int store_watch_fd(struct store *s);
 void store_watch_drain(struct store *s);
-/* Going down: fetches under way end soon, with -ECANCELED, and later ones at once.  Before blockcache_free(), which waits for them. */
+/* Going down: fetches under way end soon, with -ECANCELED, and later ones at once.  Before
+ * blockcache_free(), which waits for them. */
 void store_stop(struct store *s);
 void store_free(struct store *s); /* all handles must be closed; NULL is fine */
 
 /* ---- a local directory ---- */
 
-/* follow: symbolic links may lead out of the directory (a --base in a hub cache does), otherwise such an object gets err ELOOP.
- * -ENOENT/-ENOTDIR/-EACCES with a sentence. The identity is made of device, inode, size and mtime. Reads check
- * afterwards that size and mtime are still those of the pinned identity: -ESTALE when the file was rewritten in place. Deleting or replacing (rename)
- * the file does not disturb a handle.  Inotify watches directories that exist and such as appear later. */
+/* follow: symbolic links may lead out of the directory (a --base in a hub cache does), otherwise
+ * such an object gets err ELOOP. -ENOENT/-ENOTDIR/-EACCES with a sentence. The identity is made of
+ * device, inode, size and mtime. Reads check afterwards that size and mtime are still those of the
+ * pinned identity: -ESTALE when the file was rewritten in place. Deleting or replacing (rename) the
+ * file does not disturb a handle.  Inotify watches directories that exist and such as appear later.
+ */
 int store_dir_new(const char *path, bool follow, struct store **out, struct why *why) MUST_CHECK;
 
 #endif

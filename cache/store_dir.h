@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A local directory as a store: what its parts (store_dir*.c) share.  Everybody else includes cache/store.h. */
+/* A local directory as a store: what its parts (store_dir*.c) share.  Everybody else includes
+ * cache/store.h. */
 #ifndef CACHE_STORE_DIR_H
 #define CACHE_STORE_DIR_H
 
@@ -21,7 +22,8 @@ struct dir_store {
 	unsigned temps; /* atomic; temp files made so far */
 };
 
-/* Opens a path below the root: a descriptor or -errno.  -ELOOP when a symbolic link leads out of the root, also with `follow`. */
+/* Opens a path below the root: a descriptor or -errno.  -ELOOP when a symbolic link leads out of
+ * the root, also with `follow`. */
 int store_dir_open_beneath(const struct dir_store *d, const char *path, int flags);
 /* The same, but with `follow` links may lead anywhere. */
 int store_dir_open_path(const struct dir_store *d, const char *path, int flags);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash table from u64 or string keys to pointers: the only user of uthash, with allocation failure as an error instead of exit().
- * Not locked: the owner's lock guards it.  Values are borrowed and never NULL.
+ * A hash table from u64 or string keys to pointers: the only user of uthash, with allocation
+ * failure as an error instead of exit(). Not locked: the owner's lock guards it.  Values are
+ * borrowed and never NULL.
  */
 #ifndef CACHE_TABLE_H
 #define CACHE_TABLE_H
@@ -10,7 +11,7 @@
 
 struct table; /* opaque */
 
-struct table *table_new(void); /* NULL: out of memory */
+struct table *table_new(void);	  /* NULL: out of memory */
 void table_free(struct table *t); /* NULL is fine; values are not freed */
 size_t table_count(const struct table *t);
 

@@ -4,7 +4,8 @@
  *
  * A sentence is built where the failure is understood and gets its context (which object) put in
  * front on the way up, so that the one place that logs it has nothing to add.  Names that come
- * from input pass through printable() first: a sentence ends up in logs, in `status` and on terminals.
+ * from input pass through printable() first: a sentence ends up in logs, in `status` and on
+ * terminals.
  */
 #include "codec/base.h"
 
@@ -46,16 +47,19 @@ int why_prefix(struct why *why, const char *fmt, ...)
 /* Length of the valid UTF-8 sequence at s (1 to 4), or 0. */
 static size_t utf8_len(const unsigned char *s, size_t left)
 {
-	size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : s[0] >= 0xe0 && s[0] <= 0xef ? 3 :
-		   s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
+	size_t n = s[0] < 0x80			  ? 1
+		   : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
+		   : s[0] >= 0xe0 && s[0] <= 0xef ? 3
+		   : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
+						  : 0;
 
 	if (n == 0 || n > left)
 		return 0;
 	for (size_t i = 1; i < n; i++)
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
-	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-	    (s[0] == 0xf4 && s[1] > 0x8f))
+	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
 	return n;
 }
@@ -69,7 +73,8 @@ const char *printable(char *dst, size_t cap, const char *name, size_t len)
 		size_t n = utf8_len(s, len - i);
 		char one[5];
 
-		if (n == 0 || (n == 1 && (*s < 0x20 || *s == 0x7f || *s == '"' || *s == '\\')) || (n == 2 && s[0] == 0xc2 && s[1] < 0xa0)) {
+		if (n == 0 || (n == 1 && (*s < 0x20 || *s == 0x7f || *s == '"' || *s == '\\')) ||
+		    (n == 2 && s[0] == 0xc2 && s[1] < 0xa0)) {
 			n = 1;
 			snprintf(one, sizeof(one), "\\x%02x", *s);
 		} else {

@@ -16,13 +16,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define ARRAY_LEN(a)	(sizeof(a) / sizeof((a)[0]))
-#define PRINTF(f, a)	__attribute__((format(printf, f, a)))
-#define MUST_CHECK	__attribute__((warn_unused_result))
-#define CLEANUP(f)	__attribute__((cleanup(f)))
-#define MIN(a, b)	((a) < (b) ? (a) : (b))
-#define MAX(a, b)	((a) > (b) ? (a) : (b))
-#define ALIGN_UP(x, a)	(((x) + (a) - 1) / (a) * (a))
+#define ARRAY_LEN(a)   (sizeof(a) / sizeof((a)[0]))
+#define PRINTF(f, a)   __attribute__((format(printf, f, a)))
+#define MUST_CHECK     __attribute__((warn_unused_result))
+#define CLEANUP(f)     __attribute__((cleanup(f)))
+#define MIN(a, b)      ((a) < (b) ? (a) : (b))
+#define MAX(a, b)      ((a) > (b) ? (a) : (b))
+#define ALIGN_UP(x, a) (((x) + (a) - 1) / (a) * (a))
 
 /* True when the sum or product does not fit in 64 bits; *out is then meaningless. */
 static inline bool add_overflows(uint64_t a, uint64_t b, uint64_t *out)
@@ -86,7 +86,8 @@ int why_set(struct why *why, int err, const char *fmt, ...) PRINTF(3, 4);
 int why_prefix(struct why *why, const char *fmt, ...) PRINTF(2, 3);
 
 /* Copies a name that came from input into dst[cap] in printable form: control bytes, quotes,
- * backslashes and bytes that are not valid UTF-8 become \xNN, and what is longer than cap is cut with "...".  Returns dst. */
+ * backslashes and bytes that are not valid UTF-8 become \xNN, and what is longer than cap is cut
+ * with "...".  Returns dst. */
 const char *printable(char *dst, size_t cap, const char *name, size_t len);
 
 #endif

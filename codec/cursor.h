@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A bounds-checked reader over input bytes: the only way the codec touches input in memory.
- * A read past the end sets `bad`, returns zeros (or NULL) and leaves the position at the end, so a parser
- * may read a whole record and check `bad` once.  Numbers are little-endian.
+ * A read past the end sets `bad`, returns zeros (or NULL) and leaves the position at the end, so a
+ * parser may read a whole record and check `bad` once.  Numbers are little-endian.
  */
 #ifndef CODEC_CURSOR_H
 #define CODEC_CURSOR_H

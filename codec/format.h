@@ -2,10 +2,11 @@
 /*
  * Reading other people's anchors and deltas: one reader per format behind one registry.
  *
- * delta_open() reads an object's header, recognises the format, checks everything that can be checked without the
- * values and describes the object as a list of parts: a FULL part is a whole tensor whose bytes lie in the object as they are;
- * a SPARSE part is a set of changed elements that delta_encode() validates completely and turns into a patch.
- * Adding a format: one codec/read_NAME.c with a `struct format`, and one line in formats[] (format.c).
+ * delta_open() reads an object's header, recognises the format, checks everything that can be
+ * checked without the values and describes the object as a list of parts: a FULL part is a whole
+ * tensor whose bytes lie in the object as they are; a SPARSE part is a set of changed elements that
+ * delta_encode() validates completely and turns into a patch. Adding a format: one
+ * codec/read_NAME.c with a `struct format`, and one line in formats[] (format.c).
  *
  * Pure and thread-safe; a struct delta is immutable once open.
  */
@@ -25,7 +26,8 @@ struct part {
 	uint8_t rank;		/* FULL only */
 	const uint64_t *shape;	/* FULL only */
 	uint64_t numel;		/* FULL only; a sparse part does not know it */
-	uint64_t offset, bytes; /* FULL: where the tensor lies in the object.  SPARSE: bytes of its index and values together */
+	uint64_t offset, bytes; /* FULL: where the tensor lies in the object.  SPARSE: bytes of its
+				   index and values together */
 	uint64_t changed;	/* SPARSE: number of changed elements; FULL: numel */
 	const struct st_tensor *index, *values; /* SPARSE: the two tensors in the file */
 };
@@ -49,8 +51,8 @@ struct format {
 	const char *name; /* as shown in status: "trl" */
 	/* Is this object ours?  Looks at keys and metadata only. */
 	bool (*probe)(const struct st_header *header);
-	/* Fills *delta but for format, header and the totals over parts; parts may be left unsorted.  What it
-	 * allocated is freed by delta_free(), also after a failure. */
+	/* Fills *delta but for format, header and the totals over parts; parts may be left
+	 * unsorted.  What it allocated is freed by delta_free(), also after a failure. */
 	int (*open)(const struct st_header *header, struct delta *delta, struct why *why);
 	/* See delta_encode(). */
 	int (*encode)(const struct delta *delta, const struct part *part, const struct source *src,
@@ -58,18 +60,21 @@ struct format {
 	enum patch_op op; /* of the patches it encodes */
 };
 
-/* Opens an anchor or delta object.  Errors: -EBADMSG damaged or against the format, -ENOTSUP an encoding that we cannot read (says
- * what to set on the trainer), an error of src->read, -ENOMEM.  The sentence does not repeat the object's name; the caller prefixes it. */
+/* Opens an anchor or delta object.  Errors: -EBADMSG damaged or against the format, -ENOTSUP an
+ * encoding that we cannot read (says what to set on the trainer), an error of src->read, -ENOMEM.
+ * The sentence does not repeat the object's name; the caller prefixes it. */
 int delta_open(const struct source *src, struct delta **out_delta, struct why *why) MUST_CHECK;
 void delta_free(struct delta *delta); /* NULL is fine */
 /* The part of that tensor name or NULL; O(log n). */
 const struct part *delta_find(const struct delta *delta, const char *name);
 
-/* Reads a SPARSE part's index and values from src (in windows of at most 256 KiB each), validates them against the target
- * (dtype equal, positions strictly ascending and < numel, lengths equal) and writes the patch blob at sink offset `at`.
- * *out_len 0 when the part has no elements (nothing is then written).  Same errors as delta_open(). */
-int delta_encode(const struct delta *delta, const struct part *part, const struct source *src, enum st_dtype dtype, uint64_t numel,
-		 const struct sink *sink, uint64_t at, uint64_t *out_len, struct why *why) MUST_CHECK;
+/* Reads a SPARSE part's index and values from src (in windows of at most 256 KiB each), validates
+ * them against the target (dtype equal, positions strictly ascending and < numel, lengths equal)
+ * and writes the patch blob at sink offset `at`. *out_len 0 when the part has no elements (nothing
+ * is then written).  Same errors as delta_open(). */
+int delta_encode(const struct delta *delta, const struct part *part, const struct source *src,
+		 enum st_dtype dtype, uint64_t numel, const struct sink *sink, uint64_t at,
+		 uint64_t *out_len, struct why *why) MUST_CHECK;
 
 /* The formats, NULL-terminated, in the order they are probed. */
 extern const struct format *const formats[];

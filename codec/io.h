@@ -17,7 +17,8 @@ struct source {
 	uint64_t size;
 };
 
-/* A place that can be written at any offset; offsets are not always ascending.  Returns 0 or -errno. */
+/* A place that can be written at any offset; offsets are not always ascending.  Returns 0 or
+ * -errno. */
 struct sink {
 	int (*write)(void *ctx, uint64_t off, const void *src, size_t len);
 	void *ctx;
