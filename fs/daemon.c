@@ -195,20 +195,25 @@ static void *signal_thread(void *ctx)
 	return NULL;
 }
 
-int daemon_signals_begin(void (*stop)(void *ctx, int signal), void *ctx,
-			 struct daemon_signals **out)
+void daemon_signals_block(void)
 {
-	struct daemon_signals *s = calloc(1, sizeof(*s));
 	struct sigaction wake = {.sa_handler = no_effect}, ignore = {.sa_handler = SIG_IGN};
 	sigset_t ending, all;
-	int ret;
 
-	if (!s)
-		return -ENOMEM;
 	signal_sets(&ending, &all);
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	sigaction(SIGUSR1, &wake, NULL);
 	sigaction(SIGPIPE, &ignore, NULL);
+}
+
+int daemon_signals_begin(void (*stop)(void *ctx, int signal), void *ctx,
+			 struct daemon_signals **out)
+{
+	struct daemon_signals *s = calloc(1, sizeof(*s));
+	int ret;
+
+	if (!s)
+		return -ENOMEM;
 	s->loop_thread = pthread_self();
 	s->stop = stop;
 	s->ctx = ctx;

@@ -24,13 +24,15 @@ void daemon_ready(struct daemon *d);
 /* The start failed: one line for the terminal, by way of the parent if there is one. */
 void daemon_failed(struct daemon *d, const struct why *why);
 
-/* Signals that end the mount (TERM, INT, HUP) are kept for a thread that calls `stop` once;
- * `loop_thread` is then woken with a signal without effect until daemon_signals_end().  Call before
- * other threads are started: they inherit the mask. */
+/* Signals that end the mount (TERM, INT, HUP) wait from now on.  Call before there is something to
+ * take down and before threads are started: they inherit the mask. */
+void daemon_signals_block(void);
+/* Starts the thread that takes them: it calls `stop` once, then wakes the calling thread with a
+ * signal without effect until daemon_signals_end(). */
 struct daemon_signals; /* opaque */
 int daemon_signals_begin(void (*stop)(void *ctx, int signal), void *ctx,
 			 struct daemon_signals **out) MUST_CHECK;
-/* Ends and joins the thread. */
+/* Ends and joins the thread; a `stop` under way is waited for.  NULL is fine. */
 void daemon_signals_end(struct daemon_signals *s);
 
 #endif

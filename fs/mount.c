@@ -342,6 +342,7 @@ static int prepare(struct mount *m, struct why *why)
 		if (!m->front || reply_init() < 0)
 			ret = why_set(why, ENOMEM, "out of memory");
 	}
+	daemon_signals_block();
 	if (ret == 0)
 		ret = session_new(m, buf_str(&options), why);
 	buf_release(&options);
@@ -351,14 +352,15 @@ static int prepare(struct mount *m, struct why *why)
 /* Starts the threads; the mount is there. */
 static int start_threads(struct mount *m, struct why *why)
 {
-	int ret = daemon_signals_begin(on_signal, m, &m->signals);
+	int ret;
 
 	fuse_set_log_func(fuse_log_line);
 	daemon_mounted(&m->daemon);
-	if (ret == 0) {
-		history_subscribe(m->stack->history, front_changed, m->front);
-		ret = watch_start(m->stack->watch);
-	}
+	history_subscribe(m->stack->history, front_changed, m->front);
+	ret = watch_start(m->stack->watch);
+	/* After the watch, which a signal stops. */
+	if (ret == 0)
+		ret = daemon_signals_begin(on_signal, m, &m->signals);
 	if (ret == 0)
 		ret = -pthread_create(&m->ready_thread, NULL, ready_thread, m);
 	m->ready_started = ret == 0;
@@ -368,9 +370,10 @@ static int start_threads(struct mount *m, struct why *why)
 
 static void take_down(struct mount *m)
 {
+	/* First, because a signal may be stopping the watch at this moment. */
+	daemon_signals_end(m->signals);
 	if (m->stack)
 		watch_stop(m->stack->watch);
-	daemon_signals_end(m->signals);
 	if (m->session) {
 		fuse_session_unmount(m->session);
 		/* Its look at the root ends with the connection at the latest. */
