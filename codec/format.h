@@ -6,7 +6,7 @@
  * checked without the values and describes the object as a list of parts: a FULL part is a whole
  * tensor whose bytes lie in the object as they are; a SPARSE part is a set of changed elements that
  * delta_encode() validates completely and turns into a patch. Adding a format: one
- * codec/read_NAME.c with a `struct format`, and one line in formats[] (format.c).
+ * codec/read_NAME.c with a `struct format`, and one line in formats[] (registry.c).
  *
  * Pure and thread-safe; a struct delta is immutable once open.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The readers behind the registry of codec/format.h, and what they share.  For codec/format.c and
+ * The readers behind the registry of codec/format.h, and what they share.  For codec/registry.c and
  * codec/read_*.c only; everyone else goes through delta_open().
  */
 #ifndef CODEC_READERS_H
