@@ -3,10 +3,10 @@
 
     demo_oracle.py BUCKET [VERSION...]
 
-Replays a run in TRL's bucket layout (anchors/ and deltas/, `.idx` and `.val` in the gap_delta or raw
-encoding) and prints for each version, or for those named, the SHA-256 that model.safetensors has:
-the first anchor's header, its metadata replaced by {"format":"pt"}, and the tensors as they are
-after that version.  It shares nothing with the program it checks.
+Replays a run in TRL's bucket layout (anchors/ and deltas/, `.idx` and `.val` in the gap_delta or
+raw encoding) and prints for each version, or for those named, the SHA-256 that model.safetensors
+has: the first anchor's header, its metadata replaced by {"format":"pt"}, and the tensors as they
+are after that version.  It shares nothing with the program it checks.
 """
 
 import array

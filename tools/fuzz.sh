@@ -4,8 +4,8 @@
 # Runs libFuzzer targets one after the other, FUZZ_SECONDS (600) each: tools/fuzz.sh PROGRAM...
 #
 # New inputs go to build/fuzz/corpus/NAME (the tracked corpus is only read), crashes to
-# build/fuzz/finds/NAME-*.  All targets run, whatever the first ones find; the exit code says whether
-# there was a find.
+# build/fuzz/finds/NAME-*.  All targets run, whatever the first ones find; the exit code says
+# whether there was a find.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

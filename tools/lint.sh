@@ -90,10 +90,12 @@ check_direction() {
     done <"$scratch/includes" >>"$found"
 }
 
-# The graph of modules (x.c, x.h and x_internal.h are one) has no cycle.
+# The graph of modules (x.c, x.h and a private header x_internal.h or x_private.h are one) has no
+# cycle.
 check_cycles() {
-    awk '$2 !~ /^</ {
-        a = $1; b = $2; sub(/(_internal)?\.[ch]$/, "", a); sub(/(_internal)?\.[ch]$/, "", b)
+    awk 'function module(path) { sub(/(_internal|_private)?\.[ch]$/, "", path); return path }
+    $2 !~ /^</ {
+        a = module($1); b = module($2)
         if (a != b) print a, b
     }' "$scratch/includes" | sort -u >"$scratch/edges"
     # What is in no cycle goes: a module that includes nothing left, or that nothing left includes.
@@ -193,7 +195,7 @@ check_openings() {
             NR == 1 && $0 != "/* SPDX-License-Identifier: Apache-2.0 */" {
                 print file ": does not begin with the SPDX line" }
             NR == 2 && file ~ /\.c$/ && $0 != "/*" { print file ": has no opening comment"; exit }
-            NR == 2 && file ~ /\.h$/ && $0 !~ /^\/\*/ { print file ": has no opening comment"; exit }
+            NR == 2 && $0 !~ /^\/\*/ { print file ": has no opening comment"; exit }
             NR > 2 && /\*\// { if (file ~ /\.c$/ && file !~ /^tests/ && NR < 6)
                 print file ": its opening comment is too short to say what it is"; exit }'
     done >>"$found"
@@ -246,11 +248,13 @@ check_format() {
     xargs "$clang_format" --dry-run <"$scratch/c" 2>&1 |
         sed -n 's/^\([^ :]*\):\([0-9]*\):.*warning: code should be clang-formatted.*/\1 \2/p' |
         awk '!seen[$1]++ { print $1 ":" $2 ": is not formatted (make format)" }' >>"$found"
-    grep -nE '.{101,}' "${shell_files[@]}" "${python_files[@]}" | cut -c 1-60 |
-        note '...   <- longer than 100'
-    expand -t 8 "${c_files[@]}" | grep -qE '.{101,}' && for file in "${c_files[@]}"; do
-        expand -t 8 "$file" | grep -nE '.{101,}' | sed "s|^|$file:|" | cut -c 1-80
-    done | note '...   <- longer than 100'
+    awk '{ line = $0
+           while (match(line, /\t/))
+               line = substr(line, 1, RSTART - 1) substr("        ", (RSTART - 1) % 8 + 1) \
+                   substr(line, RSTART + 1)
+           gsub(/[\200-\277]/, "", line) # bytes that continue a character of UTF-8
+           if (length(line) > 100) print FILENAME ":" FNR ": is longer than 100" }' \
+        "${shell_files[@]}" "${python_files[@]}" "${c_files[@]}" >>"$found"
     grep -nE '[[:space:]]+$' "${c_files[@]}" "${python_files[@]}" "${shell_files[@]}" Makefile |
         note '   <- blanks at the end'
 }
@@ -258,7 +262,8 @@ check_format() {
 check_shell() {
     shellcheck -f gcc "${shell_files[@]}" >>"$found" 2>&1
     # Splitting what compgen prints into COMPREPLY is how completions are written.
-    [ ! -f tools/weightfs.bash ] || shellcheck -f gcc -s bash -e SC2207 tools/weightfs.bash >>"$found" 2>&1
+    [ ! -f tools/weightfs.bash ] ||
+        shellcheck -f gcc -s bash -e SC2207 tools/weightfs.bash >>"$found" 2>&1
 }
 
 check_python() {
