@@ -180,10 +180,11 @@ int mountpoint_unmount(const char *path, bool lazy, struct why *why)
 			return why_set(why, EPERM, "%s", said[0] ? said : "fusermount3 failed");
 	}
 	if (err == EBUSY)
-		return why_set(why, EBUSY,
-			       "%s is in use (fuser -vm shows by whom); close what is open there, "
-			       "or use --lazy",
-			       shown);
+		return why_set(
+			why, EBUSY,
+			"%s is in use: it is busy with open files (fuser -vm shows whose); close "
+			"them, or use --lazy",
+			shown);
 	return err ? path_why(why, err, path, "cannot be unmounted") : 0;
 }
 
