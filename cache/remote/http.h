@@ -80,11 +80,13 @@ enum http_class {
 enum { HTTP_JUDGE_POLICY = 0, HTTP_JUDGE_AGAIN = 1 /* at once, as one more attempt */ };
 
 /* The caller owns the struct, zeroed before use, and keeps it and what it points to alive and
- * unchanged until done() has been called. done() may free or resubmit it.  http_call_release()
- * frees what the results hold. */
+ * unchanged until done() has been called; only build() and judge() may set origin meanwhile.
+ * done() may free or resubmit it (results are released first).  http_call_release() frees what the
+ * results hold. */
 struct http_call {
-	/* Fills *out (zeroed).  0, or -errno (with a sentence) to end the call.  Looks at hop to
-	 * know where it goes. */
+	/* Fills *out (zeroed).  0; or -EAGAIN to begin again as one more attempt (a new endpoint
+	 * was learnt from hop->via); or another -errno (with a sentence) to end the call.  Looks at
+	 * hop to know where it goes. */
 	int (*build)(struct http_call *c, const struct http_hop *hop, struct request *out,
 		     struct why *why);
 	void (*done)(struct http_call *c);
@@ -143,10 +145,10 @@ void http_free(struct http *h);
 /* Never blocks, never fails: errors come through done(), perhaps before this returns (after
  * shutdown only). */
 void http_submit(struct http *h, struct http_call *c);
-/* Asks for an end with -ECANCELED; done() comes as always.  Only for calls whose done() has not
- * begun. */
+/* Asks for an end with -ECANCELED; done() comes as always.  Without effect on a call that has
+ * ended: the pointer is compared, never followed. */
 void http_cancel(struct http *h, struct http_call *c);
-/* A background call that somebody now waits for. Same condition. */
+/* A background call that somebody now waits for.  As harmless. */
 void http_promote(struct http *h, struct http_call *c);
 /* Submits and waits; done must be NULL.  Returns c->err.  -EDEADLK on the network thread. */
 int http_run(struct http *h, struct http_call *c) MUST_CHECK;

@@ -93,7 +93,7 @@ struct retry_decision retry_decide(const struct retry_policy *policy, const stru
 	int64_t asked = -1;
 
 	d.fewer = e->slow_down || (e->err == 0 && (e->status == 429 || e->status == 503));
-	if (!retry_is_transient(e) || e->attempt >= p.attempts)
+	if (!retry_is_transient(e) || e->attempt >= p.attempts || e->budget_ms == 0)
 		return d;
 	d.wait_ms = share(back_off(&p, e->attempt), e->random);
 	if (e->err == 0 && (e->status == 429 || e->status == 503))
@@ -107,7 +107,7 @@ struct retry_decision retry_decide(const struct retry_policy *policy, const stru
 		d.wait_ms = MAX(d.wait_ms, asked + share(asked / 4, e->random));
 	if (e->budget_ms >= 0 && d.wait_ms > e->budget_ms) {
 		/* What the jitter added may be given up, what the server asked for may not. */
-		if (asked > e->budget_ms || (asked < 0 && e->budget_ms == 0))
+		if (asked > e->budget_ms)
 			return d;
 		d.wait_ms = MAX(asked, e->budget_ms / 2);
 	}
