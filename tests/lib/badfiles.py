@@ -173,7 +173,8 @@ HEADER = {
         info(shape="[18446744073709551616]"), IDX)),
     "shape overflows": ("shape overflows", text(
         info(shape="[4294967296,4294967296,4294967296]"), IDX)),
-    "bytes overflow": ("shape overflows", text(info(shape="[9223372036854775808]"), IDX)),
+    "bytes overflow": ("shape overflows", text(info(shape="[9223372036854775807]"), IDX)),
+    "dimension of 2^63": ("number too large", text(info(shape="[9223372036854775808]"), IDX)),
     "rank 33": ("rank", text(info(shape="[" + ",".join(["1"] * 33) + "]"), IDX)),
     "one offset": ("two offsets", text(info(offsets="[0]"), IDX)),
     "three offsets": ("two offsets", text(info(offsets="[0,2,4]"), IDX)),
@@ -233,12 +234,12 @@ DELTA = {
     "full in another dtype": ("other full dtype", delta(full={
         "b.weight": st.make("F32", (41,), np.zeros(41, "<u4"))}, sparse=False)),
     "index without values": ("half a pair", tensors({"a.weight.idx": u16(1)})),
-    "values without index": ("half a pair", tensors({"a.weight.val": bf16(1)})),
+    "values without index": ("unknown tensor", tensors({"a.weight.val": bf16(1)})),
     "index of rank 2": ("rank of a pair", tensors(pair(
         st.make("U16", (1, 1), np.array([1], "<u2")), bf16(1)))),
     "values of rank 2": ("rank of a pair", tensors(pair(u16(1), st.make(
         "BF16", (1, 1), np.array([1], "<u2"))))),
-    "index in F32": ("index dtype", tensors(pair(st.make(
+    "index in F32": ("unknown tensor", tensors(pair(st.make(
         "F32", (1,), np.array([1], "<u4")), bf16(1)))),
     "index in I64": ("index dtype", tensors(pair(st.make(
         "I64", (1,), np.array([1], "<u8")), bf16(1)))),

@@ -4,6 +4,7 @@ One mount serves many cases.  A case puts a bad object after the newest version,
 sentence in status and log, sees that nothing else moved, and replaces the object by a good one.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -47,8 +48,20 @@ class Served:
 
     def __init__(self, bucket, mount):
         self.bucket, self.mount, self.want = bucket, mount, oracle.Oracle(bucket)
-        self.number = 1
-        self.blob = None
+        self.good = set(bucket.glob("*/*"))
+        self.number = self.blob = None
+        self.settle(1)
+
+    def path(self, ahead=1, folder="deltas"):
+        """Where the object of a coming number belongs."""
+        return self.bucket / folder / f"step_{self.number + ahead:06d}.safetensors"
+
+    def settle(self, number, *paths):
+        """This version is to become the current one; the paths are good objects."""
+        self.good |= set(paths)
+        self.mount.wait_version(number)
+        self.number, self.blob = number, self.want.files(number)[MODEL]
+        self.look()
 
     def look(self):
         """The current version is self.number, to the byte."""
@@ -57,41 +70,55 @@ class Served:
 
     def grow(self):
         """The next object is good: its version appears and nothing is left to complain about."""
-        self.number += 1
-        path = self.bucket / "deltas" / f"step_{self.number:06d}.safetensors"
-        trl.put(path, badfiles.good(self.number))
-        self.mount.wait_version(self.number)
-        self.blob = self.want.files(self.number)[MODEL]
-        self.look()
-        assert self.mount.status()["problems"] == []
+        path = trl.put(self.path(), badfiles.good(self.number + 1))
+        self.settle(self.number + 1, path)
+        wait_until(lambda: self.mount.status()["problems"] == [],
+                   lambda: f"left: {self.mount.status()['problems']}")
 
-    def refuse(self, kind, make, folder="deltas"):
-        """The next object is bad, in this way."""
-        name = f"{folder}/step_{self.number + 1:06d}.safetensors"
-        make(self.bucket / name)
+    def refuse(self, kind, make, folder="deltas", about=None):
+        """The next object is bad, in this way; the problem is about it or another name."""
+        path = self.path(1, folder)
+        make(path)
+        name = f"{folder}/{path.name}" if about is None else about
         sentence = self.mount.wait_problem(name)
         if kind:
             remember(kind, sentence, name)
         in_log(self.mount, sentence)
         self.look()
         assert self.mount.status()["state"] == "serving"
-        return name
+        return path
+
+    def tidy(self):
+        """Removes whatever a case has left that is not good."""
+        for path in set(self.bucket.glob("*/*")) - self.good:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: self.mount.status()["problems"] == [], "problems stay", 2)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def shared(tmp_path_factory):
     """The mount of this module."""
     bucket = tmp_path_factory.mktemp("bad") / "bucket"
     trl.Run(bucket, "v3").sync(models.start(60, models.SMALL)[1])
     with Mount(bucket, keep=2) as m:
-        m.wait_version(1)
         out = Served(bucket, m)
         out.grow()
-        out.rss = rss_mb(m)
+        before = rss_mb(m)
         yield out
         out.grow()
         if mounted.SLOW == 1:
-            assert rss_mb(m) < out.rss + 60, "bad input made the daemon grow"
+            assert rss_mb(m) < before + 60, "bad input made the daemon grow"
+
+
+@pytest.fixture
+def served(shared):
+    """The module's mount; what a failed case leaves does not spoil the next."""
+    yield shared
+    shared.tidy()
 
 
 def rss_mb(m):
@@ -104,20 +131,21 @@ def rss_mb(m):
 def test_bad_delta(case, served):
     """Each rule of the validators and each truncation, as the newest delta."""
     kind, make = badfiles.CASES[case]
-    served.refuse(kind, lambda path: trl.put(path, make(served.number + 1)))
+    about = "" if kind == "base version" else None
+    served.refuse(kind, lambda path: trl.put(path, make(served.number + 1)), about=about)
     served.grow()
 
 
 ANCHORS = ["leading space", "trailing byte", "a hole", "unknown tensor, full",
-           "full with another shape", "full in another dtype", "half the header", "section 1 less a byte"]
+           "full with another shape", "full in another dtype", "half the header",
+           "section 1 less a byte"]
 
 
 @pytest.mark.parametrize("case", ANCHORS)
 def test_bad_anchor(case, served):
     """The same rules hold for what lies in anchors/."""
     kind, make = badfiles.CASES[case]
-    name = served.refuse(kind, lambda path: trl.put(path, make(served.number + 1)), "anchors")
-    os.unlink(served.bucket / name)
+    served.refuse(kind, lambda path: trl.put(path, make(served.number + 1)), "anchors").unlink()
     served.grow()
 
 
@@ -166,13 +194,12 @@ def sparse_header(path):
 
 
 PLACES = {
-    "a directory": ("not a file", os.mkdir),
     "a fifo": ("not a file", fifo),
     "a socket": ("not a file", unix_socket),
     "a link out": ("link out", symlink_out),
     "a link out by ..": ("link out", symlink_out_relative),
-    "a link to itself": ("link nowhere", lambda path: os.symlink(path.name, path)),
-    "a dangling link": ("link nowhere", lambda path: os.symlink("nothing", path)),
+    "a link to itself": ("link out", lambda path: os.symlink(path.name, path)),
+    "a dangling link": ("link out", lambda path: os.symlink("nothing", path)),
     "a sparse terabyte": ("no brace", sparse_terabyte),
     "a sparse header": (None, sparse_header),
 }
@@ -182,15 +209,32 @@ PLACES = {
 def test_bad_directory_entry(case, served):
     """Things in the bucket that are called like an object and are none."""
     kind, make = PLACES[case]
-    name = served.refuse(kind, make)
-    path = served.bucket / name
-    os.rmdir(path) if path.is_dir() and not path.is_symlink() else os.unlink(path)
+    served.refuse(kind, make).unlink()
+    served.grow()
+
+
+def test_directory_called_like_an_object(served):
+    """A directory is no object, whatever it and the files in it are called."""
+    path = served.path()
+    path.mkdir()
+    (path / path.name).write_bytes(b"x")
+    (path / "inside").mkdir()
+    served.path(2).symlink_to("../anchors")
+    served.mount.control("refresh")
+    served.look()
+    served.path(2).unlink()
+    shutil.rmtree(path)
     served.grow()
 
 
 NAMES = {
-    "a number beyond 64 bits": ("number too large", b"step_99999999999999999999999.safetensors"),
-    "bytes that are not UTF-8": ("name not UTF-8", b"step_000\xff.safetensors"),
+    "a number beyond 64 bits": ("no number", b"step_99999999999999999999999.safetensors"),
+    "no number": ("no number", b"step_.safetensors"),
+    "a negative number": ("no number", b"step_-1.safetensors"),
+    "more than a number": ("no number", b"step_1x.safetensors"),
+    "another case": ("no number", b"STEP_9.safetensors"),
+    "quotes and escapes": ("no number", b"step_\"\\\n\x1b[31m'.safetensors"),
+    "bytes that are not UTF-8": (None, b"step_000\xff.safetensors"),
 }
 
 
@@ -204,22 +248,19 @@ def test_bad_names(case, served):
     found = wait_until(lambda: served.mount.status()["problems"],
                        lambda: f"nothing said: {served.mount.status()}")
     assert len(found) == 1 and found[0]["object"].isprintable()
-    remember(kind, found[0]["error"], found[0]["object"])
+    remember(kind or "no number", found[0]["error"], found[0]["object"])
     served.look()
     os.unlink(path)
     served.grow()
 
 
-@pytest.mark.parametrize("name", ["step_.safetensors", "step_1x.safetensors", "STEP_9.safetensors",
-                                  "step_-1.safetensors", "step_9.safetensors.tmp", "note.txt",
-                                  ".step_000009.safetensors", "step_9", "n" * 255, 'q"\\\n\x1b[31m'])
+@pytest.mark.parametrize("name", ["step_9.safetensors.tmp", "note.txt", ".step_000009.safetensors",
+                                  "step_9", "n" * 255, 'q"\\\n\x1b[31m'])
 def test_names_of_others(name, served):
     """What is not called like an object is nobody's business."""
     path = served.bucket / "deltas" / name
     path.write_bytes(b"\0" * 100)
     served.grow()
-    served.mount.control("refresh")
-    served.look()
     path.unlink()
 
 
@@ -235,57 +276,48 @@ def test_long_paths(served):
         here = below
     os.close(os.open("config.json", os.O_CREAT | os.O_WRONLY, dir_fd=here))
     os.close(here)
-    served.number += 1
-    path = served.bucket / "deltas" / f"step_{served.number:06d}.safetensors"
-    trl.put(path, badfiles.good(served.number))
-    served.mount.wait_version(served.number)
+    path = trl.put(served.path(), badfiles.good(served.number + 1))
+    served.settle(served.number + 1, path)
     subprocess.run(["rm", "-rf", str(top)], check=True)
-    served.blob = served.want.files(served.number)[MODEL]
-    served.look()
+    served.grow()
 
 
 def test_two_objects_of_one_number(served):
-    """step_7 and step_000007 are the same number: neither may win by chance."""
+    """step_7 and step_000007 are the same number: the newer one counts, and status says so."""
     number = served.number + 1
     other = served.bucket / "deltas" / f"step_{number}.safetensors"
-    path = served.bucket / "deltas" / f"step_{number:06d}.safetensors"
     trl.put(other, trl.delta_blob(number, {"a.weight": ([7], "BF16", [9])}))
     served.mount.wait_version(number)
-    served.number, served.blob = number, served.want.files(number)[MODEL]
-    trl.put(path, badfiles.good(number))
-    found = wait_until(lambda: served.mount.status()["problems"], "nothing said")
-    remember("two of one number", found[0]["error"], found[0]["object"])
-    served.mount.control("refresh")
-    assert reading.read_file(served.mount.at / MODEL)
+    path = trl.put(served.path(), badfiles.good(number))
+    sentence = served.mount.wait_problem(f"deltas/{other.name}")
+    remember("two of one number", sentence, f"deltas/{other.name}")
     other.unlink()
-    served.number -= 1
+    served.settle(number, path)
     served.grow()
 
 
 def test_bad_in_the_middle(served):
     """What follows a bad delta waits, until the bad one is mended or a complete anchor comes."""
     n = served.number
-    paths = [served.bucket / "deltas" / f"step_{n + i:06d}.safetensors" for i in (1, 2, 3)]
-    trl.put(paths[0], badfiles.CASES["twice the same"][1](n + 1))
-    trl.put(paths[1], badfiles.good(n + 2))
-    served.mount.wait_problem(f"deltas/{paths[0].name}")
+    bad, after, worse = served.path(1), served.path(2), served.path(3)
+    trl.put(bad, badfiles.CASES["twice the same"][1](n + 1))
+    trl.put(after, badfiles.good(n + 2))
+    served.mount.wait_problem(f"deltas/{bad.name}")
     served.mount.control("refresh")
     served.look()
-    trl.put(paths[0], badfiles.good(n + 1))
-    os.utime(paths[1])
-    served.mount.wait_version(n + 2)
-    served.number, served.blob = n + 2, served.want.files(n + 2)[MODEL]
-    served.look()
-    trl.put(paths[2], badfiles.CASES["a hole"][1](n + 3))
-    served.mount.wait_problem(f"deltas/{paths[2].name}")
-    anchor = served.bucket / "anchors" / f"step_{n + 4:06d}.safetensors"
+    trl.put(bad, badfiles.good(n + 1))
+    os.utime(after)
+    served.settle(n + 2, bad, after)
+    trl.put(worse, badfiles.CASES["a hole"][1](n + 3))
+    served.mount.wait_problem(f"deltas/{worse.name}")
     state = models.start(61, models.SMALL)[1]
-    trl.put(anchor, trl.delta_blob(n + 4, {}, full=state, sparse=False))
+    anchor = trl.put(served.path(2, "anchors"),
+                     trl.delta_blob(n + 4, {}, full=state, sparse=False))
     served.mount.wait_version(n + 4)
     assert reading.read_file(served.mount.at / MODEL).endswith(
         b"".join(state[name].data.tobytes() for name in st.torch_order(state)))
-    paths[2].unlink()
-    served.number, served.blob = n + 4, served.want.files(n + 4)[MODEL]
+    worse.unlink()
+    served.settle(n + 4, anchor)
     served.grow()
 
 
@@ -309,18 +341,18 @@ def test_unreadable_object(bucket):
     drop = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
     with Mount(bucket, prefix=drop) as m:
         served = Served(bucket, m)
-        m.wait_version(1)
-        served.blob = served.want.files(1)[MODEL]
 
         def make(path):
-            trl.put(path.parent / "x", badfiles.good(2))
-            os.chmod(path.parent / "x", 0)
-            os.chown(path.parent / "x", 12345, 12345)
-            os.rename(path.parent / "x", path)
+            path.parent.mkdir()
+            hidden = path.parent / ".x"
+            hidden.write_bytes(badfiles.good(2))
+            os.chmod(hidden, 0)
+            os.chown(hidden, 12345, 12345)
+            os.rename(hidden, path)
 
-        name = served.refuse("no rights", make)
-        os.chown(served.bucket / name, 0, 0)
-        os.chmod(served.bucket / name, 0o644)
+        path = served.refuse("no rights", make)
+        os.chown(path, 0, 0)
+        os.chmod(path, 0o644)
         m.wait_version(2)
 
 
@@ -364,8 +396,8 @@ INDEXES = {
     "an array": ("index form", "[]"),
     "no weight_map": ("index form", '{"metadata":{}}'),
     "weight_map a string": ("index form", '{"weight_map":"x"}'),
-    "file a number": ("index value", '{"weight_map":{"a.weight":5}}'),
-    "empty weight_map": ("index empty", '{"weight_map":{}}'),
+    "file a number": ("index path", '{"weight_map":{"a.weight":5}}'),
+    "empty weight_map": ("index form", '{"weight_map":{}}'),
     "up": ("index path", index_of(**{"a.weight": "../x.safetensors"})),
     "absolute": ("index path", index_of(**{"a.weight": "/etc/x.safetensors"})),
     "missing shard": ("index shard", index_of(**{"a.weight": "three.safetensors"})),

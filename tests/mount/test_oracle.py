@@ -66,6 +66,21 @@ def test_late_joiner(generation, bucket):
         assert m.versions() == want.numbers()
 
 
+def test_late_joiner_has_the_same_layout(bucket):
+    """Anchors with headers of different lengths: early and late mounts show the same bytes."""
+    states = models.states(45, 3, models.SMALL)
+    want = oracle.Oracle(bucket)
+    with Mount(bucket) as early:
+        for number, state in enumerate(states, 1):
+            blob = trl.delta_blob(number, {}, full=state, sparse=False, note="x" * 40 * number)
+            trl.put(bucket / "anchors" / f"step_{number:06d}.safetensors", blob)
+            early.wait_version(number)
+            checks.assert_tree(early.at, want.files(number))
+        with Mount(bucket) as late:
+            late.wait_version(3)
+            checks.assert_tree(late.at, want.files(3))
+
+
 @pytest.mark.parametrize("method", reading.METHODS)
 def test_ways_to_read(method, bucket):
     """Whatever call a loader reads with, cold and warm."""

@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,25 +288,69 @@ def test_times_can_be_ignored(bucket):
         checks.assert_tree(m.at, oracle.Oracle(bucket).files(1))
 
 
-def test_holes(bucket):
-    """v1.x: a missing number blocks until it comes or a complete anchor does."""
-    run = trl.Run(bucket, "v1.2", interval=6)
-    states = models.states(33, 7, models.SMALL)
-    hidden = bucket / "hidden"
+@pytest.mark.parametrize("generation", ["v1.3", "v3"])
+def test_mtime_grows_whatever_the_objects_say(generation, bucket):
+    """Objects with one and the same time: mtimes still grow, in each version's tree as well."""
+    run = trl.Run(bucket, generation, interval=3)
+    times = []
     with Mount(bucket) as m:
-        checks.publish(m, run, states[:2])
-        late = run.sync(states[2])
-        m.wait_version(3)
-        late = run.sync(states[3])
-        m.wait_version(4)
-        os.rename(late, hidden)
-        run.sync(states[4])
-        wait_until(lambda: m.problem("deltas/step_000005.safetensors") or m.status()["notes"],
-                   lambda: f"nothing said: {m.status()}")
-        assert m.version() == 4
-        os.rename(hidden, late)
-        os.utime(late, ns=(os.stat(bucket / "deltas/step_000003.safetensors").st_mtime_ns,) * 2)
+        for state in models.states(39, 8, models.MINI):
+            path = run.sync(state)
+            os.utime(path, ns=(10**18, 10**18))
+            m.wait_version(run.number)
+            times.append(os.stat(m.at / MODEL).st_mtime_ns)
+        assert all(a < b for a, b in zip(times, times[1:])), times
+        for number, when in enumerate(times, 1):
+            assert os.stat(m.tree(number) / MODEL).st_mtime_ns == when
+
+
+def test_holes(bucket):
+    """v1.x: a missing number blocks what follows until it comes, or until a complete anchor."""
+    models.publish(trl.Run(bucket, "v1.2", interval=9), models.states(33, 9, models.SMALL))
+    away = bucket.parent / "away"
+    away.mkdir()
+    late = {n: bucket / "deltas" / f"step_{n:06d}.safetensors" for n in range(3, 9)}
+    late[9] = bucket / "anchors" / "step_000009.safetensors"
+    for path in late.values():
+        os.rename(path, away / path.name)
+
+    def arrive(number):
+        os.rename(away / late[number].name, late[number])
+
+    want = oracle.Oracle(bucket)
+    with Mount(bucket) as m:
+        m.wait_version(2)
+        arrive(4)
+        arrive(5)
+        wait_until(lambda: m.status()["problems"], lambda: f"nothing said: {m.status()}")
+        assert "3" in m.status()["problems"][0]["error"] and m.version() == 2
+        arrive(3)
         m.wait_version(5)
+        checks.assert_tree(m.at, want.files(5))
+        arrive(7)
+        wait_until(lambda: m.status()["problems"], lambda: f"nothing said: {m.status()}")
+        assert m.version() == 5
+        arrive(9)
+        m.wait_version(9)
+        checks.assert_tree(m.at, want.files(9))
+
+
+def test_hole_grace(bucket):
+    """v2/v3: a hole is waited for a while, since an object may still be under way."""
+    run = trl.Run(bucket, "v3")
+    states = models.states(43, 5, models.SMALL, same=(3,))
+    want = oracle.Oracle(bucket)
+    with Mount(bucket, hole_grace=1000) as m:
+        checks.publish(m, run, states[:3])
+        path = run.sync(states[3]) or run.sync(states[4])
+        assert path.name == "step_000005.safetensors"
+        wait_until(lambda: m.status()["problems"], lambda: f"nothing said: {m.status()}")
+        assert m.version() == 3
+    with Mount(bucket, hole_grace=0.3) as m:
+        m.wait_version(5)
+        checks.assert_tree(m.at, want.files(5))
+        m.control("pin 4")
+        assert reading.read_file(m.at / MODEL) == want.files(5)[MODEL]
 
 
 # ---- objects that change or go away -----------------------------------------------------------
@@ -340,7 +385,43 @@ def test_rewritten_in_place_is_never_mixed(bucket):
         for fd in fds:
             os.close(fd)
         m.wait_version(1)
+    with Mount(bucket) as m:
+        m.wait_version(1)
         checks.assert_tree(m.at, want.files(1))
+
+
+def test_deleted_newest(bucket):
+    """One object goes away after its version was shown: the current version does not go back."""
+    run = trl.Run(bucket, "v3")
+    states = models.states(41, 5, models.SMALL)
+    want = oracle.Oracle(bucket)
+    with Mount(bucket) as m:
+        checks.publish(m, run, states[:4])
+        blob = want.files(4)[MODEL]
+        (bucket / "deltas" / "step_000004.safetensors").unlink()
+        for _ in range(3):
+            m.control("refresh")
+        assert m.version() == 4
+        assert reading.read_file(m.at / MODEL) == blob
+
+
+def test_pruned_upstream(bucket):
+    """A pruner removes what a complete anchor makes superfluous: the run goes on."""
+    run = trl.Run(bucket, "v3", interval=4)
+    states = models.states(42, 7, models.SMALL)
+    want = oracle.Oracle(bucket)
+    with Mount(bucket) as m:
+        checks.publish(m, run, states[:6])
+        lineage = m.status()["lineage"]
+        files = {n: want.files(n) for n in want.numbers()}
+        for name in ("anchors/step_000001", "deltas/step_000002", "deltas/step_000003"):
+            (bucket / f"{name}.safetensors").unlink()
+        m.control("refresh")
+        for number, blobs in files.items():
+            checks.assert_tree(m.tree(number), blobs)
+        checks.publish(m, run, states[6:])
+        assert reading.read_file(m.at / MODEL) == want.files(7)[MODEL]
+        assert m.status()["lineage"] == lineage
 
 
 def test_deleted_upstream(bucket):
@@ -364,23 +445,26 @@ def test_deleted_upstream(bucket):
         assert m.version() == 5
 
 
-def test_bucket_directory_goes_away_and_comes_back(bucket):
-    """The whole source vanishes for a while: what is shown stays, and the run goes on after."""
+def test_bucket_directory_is_made_anew(bucket):
+    """The whole source vanishes and another directory takes its name: what is shown stays
+    meanwhile, and then the new run appears."""
     run = trl.Run(bucket, "v3")
-    states = models.states(37, 3, models.SMALL)
     want = oracle.Oracle(bucket)
     with Mount(bucket) as m:
-        checks.publish(m, run, states[:2])
-        blob = want.files(2)[MODEL]
+        checks.publish(m, run, models.states(37, 3, models.SMALL))
+        blob = want.files(3)[MODEL]
         away = bucket.parent / "away"
         os.rename(bucket, away)
-        wait_until(lambda: "bucket" in (m.status()["line"] + str(m.status()["problems"])),
-                   lambda: f"nothing said: {m.status()}")
+        m.control("refresh")
         reading.drop_caches()
         assert reading.read_file(m.at / MODEL) == blob
-        os.rename(away, bucket)
-        checks.publish(m, run, states[2:])
-        checks.assert_tree(m.at, want.files(3))
+        shutil.rmtree(away)
+        assert m.version() == 3 and reading.read_file(m.at / MODEL) == blob
+        again = trl.Run(bucket, "v3")
+        for state in models.states(44, 2, models.SMALL):
+            again.sync(state)
+        m.wait_version(2)
+        checks.assert_tree(m.at, want.files(2))
 
 
 READER = """
