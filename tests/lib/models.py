@@ -67,8 +67,8 @@ def start(seed, spec=None):
 
 
 def step(rng, state, density=0.01, skip=()):
-    """The next state: about `density` of each tensor moves by one or two ulps, at least one element;
-    the tensors named in `skip` stay."""
+    """The next state: about `density` of each tensor, at least one element, moves by an ulp or
+    two; the tensors named in `skip` stay."""
     out = {}
     for name, tensor in state.items():
         n = tensor.data.size

@@ -70,7 +70,7 @@ def unmount(path):
 
 
 class Mount:
-    """One foreground mount as a context manager.  Paths: `at / "model.safetensors"`, `dot / "version"`."""
+    """One foreground mount, a context manager.  `at`: its mount point, `dot`: .weightfs in it."""
 
     def __init__(self, source, base=None, shard_size=None, keep=None, poll=0.1, hole_grace=0,
                  args=(), prefix=(), work=None, expect_exit=0):

@@ -275,7 +275,7 @@ class Oracle:
         return out
 
     def files(self, number):
-        """{relative path: bytes} of a version; number 0 is the base as it is, or companions only."""
+        """{relative path: bytes} of a version; 0 is the base as it is, or companions only."""
         if number == 0:
             weights = self.base_files() if self.base else {}
             if self.base and self.shard_size:

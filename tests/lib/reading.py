@@ -1,8 +1,8 @@
 """The ways programs read files, each returning bytes to compare.
 
 Mapped memory is always read by write(2) from the mapping, never by touching it: where the daemon
-answers EIO the test gets an OSError instead of dying of SIGBUS, and no page fault is waited for with
-the interpreter locked.
+answers EIO the test gets an OSError instead of dying of SIGBUS, and no page fault is waited for
+with the interpreter locked.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def read_file(path):
 
 
 def read_fd(fd):
-    """All of an open file, by pread in 256 KiB pieces from the start to its stat size and beyond."""
+    """All of an open file, by pread in 256 KiB pieces until there is no more."""
     out, at = [], 0
     while True:
         piece = os.pread(fd, 256 * 1024, at)

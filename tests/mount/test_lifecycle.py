@@ -66,7 +66,7 @@ def wait_shown(point, number):
 
 
 def test_daemon_and_umount(bucket, run, point):
-    """`mount` returns when the mount is usable; `umount` when it is gone, and the daemon with it."""
+    """`mount` returns when the mount is usable, `umount` when it and its daemon are gone."""
     done = mount(bucket, point)
     assert is_mounted(point) and done.stderr == ""
     wait_shown(point, 3)
@@ -103,7 +103,7 @@ def refused(*args, code=1, **kwargs):
 
 @pytest.mark.parametrize("foreground", [[], ["-f"]])
 def test_bad_starts(foreground, bucket, run, point, scratch):
-    """What cannot be mounted is said on the terminal, in one line, by daemon and foreground alike."""
+    """What cannot be mounted is said on the terminal in one line, also by a daemon."""
     nowhere, a_file = scratch / "nowhere", scratch / "file"
     a_file.write_text("x")
     args = ["mount", *foreground, "--cache-dir", scratch / "cache"]

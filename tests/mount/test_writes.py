@@ -98,7 +98,7 @@ def test_files_are_read_only(mount, where, call):
 @pytest.mark.parametrize("where", [".", "1_Pooling", ".weightfs", ".weightfs/versions",
                                    ".weightfs/versions/5", ".weightfs/bucket/anchors"])
 def test_directories_are_read_only(mount, where, call):
-    """Every call that would make something says EROFS (O_TMPFILE may say that it does not exist)."""
+    """Every call that would make something says EROFS (O_TMPFILE: or not supported)."""
     names = sorted(os.listdir(mount.at / where))
     with pytest.raises(OSError) as error:
         DIRECTORY_CALLS[call](mount.at / where)
