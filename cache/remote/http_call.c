@@ -200,13 +200,16 @@ static struct retry_event event_of(struct http_transfer *t, int err, bool unsent
 	return e;
 }
 
-/* The bytes that a failed attempt brought: kept for a range, taken back from a buffer. */
-static void keep_progress(struct http_transfer *t)
+/* The bytes that a failed attempt brought: kept for a range, unless the answer contradicted
+ * itself; taken back from a buffer. */
+static void keep_progress(struct http_transfer *t, int err)
 {
 	struct http_call *c = t->call;
 
 	if (c->delivery == HTTP_BUFFER)
 		c->buffer->len = MIN(c->buffer->len, t->buffer_before);
+	if (err == EPROTO)
+		t->got = t->got_before;
 	if (t->got >= t->got_before + HTTP_PROGRESS)
 		t->since_progress = 1;
 	if (t->restart)
@@ -226,7 +229,7 @@ static void after_failure(struct http_transfer *t, int err, bool unsent, CURLcod
 	struct retry_decision d;
 	struct retry_event e;
 
-	keep_progress(t);
+	keep_progress(t, err);
 	e = event_of(t, err, unsent);
 	d = retry_decide(&o->retry, &e);
 	if (d.fewer) {
@@ -255,7 +258,7 @@ static void bad_status(struct http_transfer *t)
 	if (t->call->judge != NULL)
 		verdict = t->call->judge(t->call, &t->answer, &t->why);
 	if (verdict == HTTP_JUDGE_AGAIN && t->since_progress < 6 && may_repeat(t)) {
-		keep_progress(t);
+		keep_progress(t, 0);
 		http_wait(t, clock_mono_ns());
 	} else if (verdict < 0) {
 		if (t->why.err == 0)
@@ -310,6 +313,13 @@ static void stopped(struct http_transfer *t)
 	after_failure(t, err, false, CURLE_OK);
 }
 
+/* Every byte of the range came, even if the connection's end was not a nice one. */
+static bool all_there(const struct http_transfer *t)
+{
+	return t->headers_done && t->sink == SINK_CALLER && t->call->delivery == HTTP_EXACT &&
+	       t->got == t->call->len;
+}
+
 void http_call_hop_done(struct http_transfer *t, CURLcode code)
 {
 	struct http_counters *n = &t->http->counters;
@@ -317,7 +327,6 @@ void http_call_hop_done(struct http_transfer *t, CURLcode code)
 	bool unsent = false;
 
 	http_count(&n->by_class[t->headers_done && status < 600 ? status / 100 : 0], 1);
-	t->why.err = 0;
 	if (__atomic_load_n(&t->cancelled, __ATOMIC_RELAXED)) {
 		http_transfer_stop(t);
 		http_end(t, http_why_error(t, ECANCELED, code));
@@ -328,7 +337,7 @@ void http_call_hop_done(struct http_transfer *t, CURLcode code)
 		return;
 	}
 	resolve_location(t, &t->why);
-	if (t->complete || (code == CURLE_OK && t->headers_done)) {
+	if (t->complete || (code == CURLE_OK && t->headers_done) || all_there(t)) {
 		status_decides(t);
 		return;
 	}

@@ -329,6 +329,9 @@ static void set_options(struct http_transfer *t, const struct url *u)
 	curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, on_socket);
 	if (ca != NULL)
 		curl_easy_setopt(e, CURLOPT_CAINFO, ca);
+	/* On a kept connection that turns out to be dead curl sends again by itself. */
+	if (r->method == METHOD_POST && !t->call->repeatable)
+		curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L);
 	if (url_is_local(u))
 		curl_easy_setopt(e, CURLOPT_PROXY, "");
 	if (r->ranged) {
