@@ -95,18 +95,22 @@ class Mount:
             self._start()
         except BaseException:
             self._stop()
+            self._remove_work()
             raise
         return self
 
     def __exit__(self, kind, value, traceback):
         code = self._stop()
         text = self.log_text()
-        if self.own_work:
-            shutil.rmtree(self.work, ignore_errors=True)
+        self._remove_work()
         found = [line for line in text.splitlines() if any(s in line for s in SANITIZER)]
         if kind is None:
             assert not found, text
             assert code == self.expect_exit, f"exit code {code}\n{text[-4000:]}"
+
+    def _remove_work(self):
+        if self.own_work:
+            shutil.rmtree(self.work, ignore_errors=True)
 
     def _start(self):
         reader, writer = os.pipe()

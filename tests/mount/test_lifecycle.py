@@ -296,7 +296,7 @@ def user():
     if done.returncode != 0:
         pytest.skip(f"useradd: {done.stderr.strip()}")
     yield name, pwd.getpwnam(name).pw_uid
-    subprocess.run(["userdel", name], capture_output=True, check=False)
+    subprocess.run(["userdel", "--force", name], capture_output=True, check=False)
 
 
 def as_user(uid):
