@@ -54,6 +54,8 @@ struct server {
 	pthread_mutex_t lock;
 	struct reply script[SERVER_SCRIPT];
 	unsigned scripted, used;
+	char *raws[4 * SERVER_SCRIPT];
+	unsigned raw_count;
 	char *object;
 	size_t size;
 	struct buf seen[1024]; /* heads and bodies, NUL-terminated */
@@ -69,7 +71,9 @@ struct server {
 static void server_script(struct server *s, struct reply r)
 {
 	pthread_mutex_lock(&s->lock);
-	assert_true(s->scripted < SERVER_SCRIPT);
+	assert_true(s->scripted < SERVER_SCRIPT && s->raw_count < ARRAY_LEN(s->raws));
+	if (r.raw != NULL) /* the caller's text may be gone by then */
+		r.raw = s->raws[s->raw_count++] = strdup(r.raw);
 	s->script[s->scripted++] = r;
 	pthread_mutex_unlock(&s->lock);
 }
@@ -323,6 +327,8 @@ static void server_stop(struct server *s)
 		pthread_join(s->threads[i], NULL);
 	for (unsigned i = 0; i < s->count; i++)
 		buf_release(&s->seen[i]);
+	for (unsigned i = 0; i < s->raw_count; i++)
+		free(s->raws[i]);
 	pthread_mutex_destroy(&s->lock);
 	free(s->object);
 	free(s);
