@@ -99,8 +99,10 @@ def vectors():
             lines += [f"\t\t\t{{{quoted(k)}, {quoted(v)}}}," for k, v in headers.items()]
             lines.append("\t\t},")
         signed, signature = auth.split("SignedHeaders=")[1].split(", Signature=")
-        lines += ["\t\t.names =", f"\t\t\t{quoted(signed)},", f"\t\t.signature = {quoted(signature)},",
-                  "\t},"]
+        lines += ["\t\t.names ="]
+        lines += [f"\t\t\t{quoted(signed[at:at + 60])}" for at in range(0, len(signed), 60)]
+        lines[-1] += ","
+        lines += [f"\t\t.signature = {quoted(signature)},", "\t},"]
     lines += ["};", "/* clang-format on */"]
     return "\n".join(lines) + "\n"
 

@@ -26,7 +26,8 @@ static const struct vector vectors[] = {
 			{"If-Match", "\"9b2cf535f27731c974343645a3985328-5\""},
 		},
 		.names =
-			"host;if-match;x-amz-content-sha256;x-amz-date;x-amz-security-token",
+			"host;if-match;x-amz-content-sha256;x-amz-date;x-amz-security"
+			"-token",
 		.signature = "df39b4c9a8dfe55058cf6893aeb7ddb81cc8ca426518875abb9a278b8d16dd65",
 	},
 	{
@@ -122,7 +123,8 @@ static const struct vector vectors[] = {
 			{"x-amz-meta-a", "  two   blanks  "},
 		},
 		.names =
-			"content-type;host;x-amz-content-sha256;x-amz-date;x-amz-meta-a;x-amz-security-token",
+			"content-type;host;x-amz-content-sha256;x-amz-date;x-amz-meta"
+			"-a;x-amz-security-token",
 		.signature = "68f0c5aecfc0b28905e86784f646ae98f187378abc27318502640b36fb0d2553",
 	},
 	{
