@@ -325,9 +325,8 @@ static int check_times(struct http *h)
 	return (int)MAX((until - now + 999999) / 1000000, 0);
 }
 
-static bool collect_finished(struct http *h)
+static void collect_finished(struct http *h)
 {
-	bool any = false;
 	CURLMsg *m;
 	int left;
 
@@ -338,10 +337,8 @@ static bool collect_finished(struct http *h)
 		if (m->msg != CURLMSG_DONE)
 			continue;
 		curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
-		any = true;
 		http_call_hop_done(t, code);
 	}
-	return any;
 }
 
 void http_publish_counters(struct http *h)
@@ -364,10 +361,10 @@ void *http_loop(void *arg)
 
 	thread_of = h;
 	while (take_inbox(h)) {
-		sleep_ms = check_times(h);
 		curl_multi_perform(h->multi, &running);
-		if (collect_finished(h))
-			sleep_ms = 0;
+		collect_finished(h);
+		/* After looking at the sockets: a process that was suspended finds bytes there. */
+		sleep_ms = check_times(h);
 		http_publish_counters(h);
 		if (sleep_ms > 0)
 			curl_multi_poll(h->multi, NULL, 0, sleep_ms, NULL);

@@ -49,7 +49,7 @@ static void no_credentials_to_others(void **state)
 	/* A resumption goes through the first hop again, and asks for the rest. */
 	server_script(hub, (struct reply){.raw = redirect(302, cdn->origin, "/a")});
 	server_script(hub, (struct reply){.raw = redirect(302, cdn->origin, "/b")});
-	server_script(cdn, (struct reply){.cut = 70000, .after = RESET});
+	server_script(cdn, (struct reply){.cut = 70000, .after = CLOSE});
 	assert_int_equal(fetch_range(h, hub, &c, 0, 90000), 0);
 	assert_non_null(strstr(server_seen(cdn, 2), "GET /b "));
 	expect_range(cdn, 2, "70000-89999");
