@@ -12,38 +12,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-int why_set(struct why *why, int err, const char *fmt, ...)
-{
-	if (why != NULL) {
-		va_list ap;
-
-		why->err = err;
-		va_start(ap, fmt);
-		vsnprintf(why->text, sizeof(why->text), fmt, ap);
-		va_end(ap);
-	}
-	return -err;
-}
-
-int why_prefix(struct why *why, const char *fmt, ...)
-{
-	char old[sizeof(why->text)];
-	va_list ap;
-	int n;
-
-	if (why == NULL)
-		return -EIO;
-	memcpy(old, why->text, sizeof(old));
-	va_start(ap, fmt);
-	n = vsnprintf(why->text, sizeof(why->text), fmt, ap);
-	va_end(ap);
-	if (n < 0)
-		n = 0;
-	if ((size_t)n < sizeof(why->text))
-		snprintf(why->text + n, sizeof(why->text) - (size_t)n, ": %s", old);
-	return why->err ? -why->err : -EIO;
-}
-
 /* Length of the valid UTF-8 sequence at s (1 to 4), or 0. */
 static size_t utf8_len(const unsigned char *s, size_t left)
 {
@@ -62,6 +30,55 @@ static size_t utf8_len(const unsigned char *s, size_t left)
 	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
 	return n;
+}
+
+/* Cuts off a character of UTF-8 that a full buffer has left incomplete at the end. */
+static void cut_clean(char *text)
+{
+	size_t len = strlen(text), at = len;
+
+	while (at > 0 && len - at < 3 && ((unsigned char)text[at - 1] & 0xc0) == 0x80)
+		at--;
+	if (at > 0 && (unsigned char)text[at - 1] >= 0xc0 &&
+	    utf8_len((const unsigned char *)text + at - 1, len - at + 1) == 0)
+		text[at - 1] = '\0';
+}
+
+int why_set(struct why *why, int err, const char *fmt, ...)
+{
+	if (why != NULL) {
+		va_list ap;
+
+		why->err = err;
+		va_start(ap, fmt);
+		vsnprintf(why->text, sizeof(why->text), fmt, ap);
+		va_end(ap);
+		cut_clean(why->text);
+	}
+	return -err;
+}
+
+int why_prefix(struct why *why, const char *fmt, ...)
+{
+	char front[sizeof(why->text) - 2];
+	size_t len, keep;
+	va_list ap;
+
+	if (why == NULL)
+		return -EIO;
+	va_start(ap, fmt);
+	if (vsnprintf(front, sizeof(front), fmt, ap) < 0)
+		front[0] = '\0';
+	va_end(ap);
+	cut_clean(front);
+	len = strlen(front) + 2;
+	keep = MIN(strlen(why->text), sizeof(why->text) - 1 - len);
+	memmove(why->text + len, why->text, keep);
+	why->text[len + keep] = '\0';
+	memcpy(why->text, front, len - 2);
+	memcpy(why->text + len - 2, ": ", 2);
+	cut_clean(why->text);
+	return why->err ? -why->err : -EIO;
 }
 
 const char *printable(char *dst, size_t cap, const char *name, size_t len)

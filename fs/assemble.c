@@ -3,206 +3,345 @@
  * From a plan to what is shown: the state (where every tensor's bytes come from and which patches
  * lie on top) and the tree of files around it.
  *
- * Assembling walks the plan upwards, matching each object to the layout with the tensors as they
- * are stored at that point; an object that turns out bad is marked so and the caller plans again
- * without it.  Nothing here is visible to readers until the whole generation is handed to the
- * history.
+ * Assembling walks the plan upwards and matches each object to the layout and to the tensors as the
+ * anchor has them stored (a dtype changes at a complete anchor only); an object that turns out bad
+ * is marked so and the caller plans again without it.  Then downwards, so that only those objects
+ * stay open that a tensor is still read from.  Nothing here is visible to readers until the whole
+ * generation is handed to the history.
  */
 #include "fs/run_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
-static struct sources *sources_copy(const struct sources *from, uint32_t room)
+static struct sources *sources_new(uint32_t count, uint32_t room)
 {
 	struct sources *s = calloc(1, sizeof(*s));
 
 	if (s == NULL)
 		return NULL;
 	s->refs = 1;
-	s->count = from->count;
-	s->v = calloc(s->count ? s->count : 1, sizeof(*s->v));
-	s->blobs = calloc(from->blob_count + room, sizeof(*s->blobs));
+	s->count = count;
+	s->v = calloc(count ? count : 1, sizeof(*s->v));
+	s->blobs = calloc(room, sizeof(struct blob *));
 	if (s->v == NULL || s->blobs == NULL) {
 		sources_unref(s);
 		return NULL;
 	}
-	if (s->count > 0)
-		memcpy(s->v, from->v, s->count * sizeof(*s->v));
-	for (uint32_t i = 0; i < from->blob_count; i++)
-		s->blobs[s->blob_count++] = blob_ref(from->blobs[i]);
 	return s;
-}
-
-/* Puts an object's full tensors over *s, which is replaced by a copy. */
-static int overlay(struct sources **s, const struct exam *e, uint64_t number)
-{
-	struct sources *n = sources_copy(*s, 1);
-
-	if (n == NULL)
-		return -ENOMEM;
-	n->blobs[n->blob_count++] = blob_ref(e->blob);
-	for (size_t i = 0; i < e->full_count; i++)
-		n->v[e->fulls[i].tensor] = (struct tensor_source){
-			.offset = e->fulls[i].offset,
-			.version = number,
-			.blob = n->blob_count - 1,
-			.dtype = e->fulls[i].dtype,
-		};
-	sources_unref(*s);
-	*s = n;
-	return 0;
 }
 
 /* Sources before any object: --base's own, or nothing at all. */
 static struct sources *sources_start(const struct run *r, const struct layout *layout,
 				     uint64_t number)
 {
-	struct sources empty = {.count = layout->tensor_count}, *s;
+	const struct sources *base = r->base != NULL ? r->base->sources : NULL;
+	struct sources *s = sources_new(layout->tensor_count, base != NULL ? base->blob_count : 1);
 
-	if (r->base == NULL) {
-		empty.v = calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(*empty.v));
-		if (empty.v == NULL)
-			return NULL;
-		for (uint32_t i = 0; i < empty.count; i++)
-			empty.v[i].blob = LAYOUT_NONE;
-		s = sources_copy(&empty, 1);
-		free(empty.v);
-		return s;
-	}
-	s = sources_copy(r->base->sources, 1);
-	for (uint32_t i = 0; s != NULL && i < s->count; i++)
+	if (s == NULL)
+		return NULL;
+	for (uint32_t i = 0; base != NULL && i < base->blob_count; i++)
+		s->blobs[s->blob_count++] = blob_ref(base->blobs[i]);
+	for (uint32_t i = 0; i < s->count; i++) {
+		if (base != NULL)
+			s->v[i] = base->v[i];
+		else
+			s->v[i].blob = LAYOUT_NONE;
 		s->v[i].version = number;
+	}
 	return s;
 }
 
-static int base_step(struct run *r, const struct step *step, struct layout **out_layout,
-		     struct sources **out, struct why *why)
+static int sources_add(struct sources *s, struct blob *blob)
 {
-	const struct object *o, *object = NULL;
-	struct exam *e = NULL;
+	struct blob **grown =
+		realloc(s->blobs, ((size_t)s->blob_count + 1) * sizeof(struct blob *));
+
+	if (grown == NULL)
+		return -ENOMEM;
+	s->blobs = grown;
+	s->blobs[s->blob_count++] = blob_ref(blob);
+	return 0;
+}
+
+/* Takes those full tensors of an object that `s` does not have from a higher version than `above`.
+ * Without any the object's bytes are let go of. */
+static int take_fulls(struct run *r, struct exam *e, const struct object *o, uint64_t number,
+		      uint64_t above, bool base, struct sources *s)
+{
+	bool any = false;
 	int err;
+
+	for (size_t i = 0; i < e->full_count; i++) {
+		struct tensor_source *v = &s->v[e->fulls[i].tensor];
+
+		if (v->version > above && !base)
+			continue;
+		any = true;
+		*v = (struct tensor_source){
+			.offset = e->fulls[i].offset,
+			.version = number,
+			.blob = s->blob_count,
+			.dtype = e->fulls[i].dtype,
+		};
+	}
+	if (!any) {
+		blob_unref(e->blob);
+		e->blob = NULL;
+		return 0;
+	}
+	if (e->blob == NULL) {
+		err = blob_open(r->config.store, o, false, &e->blob, &e->why);
+		if (err < 0)
+			return exam_fail(r, e, err);
+	}
+	return sources_add(s, e->blob);
+}
+
+struct target target_make(struct layout *layout, const struct sources *now)
+{
+	struct target t = {.layout = layout, .now = now};
+
+	for (uint32_t i = 0; now != NULL && i < now->count; i++)
+		identity_mix(&t.dtypes, &now->v[i].dtype, sizeof(now->v[i].dtype));
+	return t;
+}
+
+struct target target_of_state(const struct state *s)
+{
+	return target_make(s->layout, s->sources);
+}
+
+/* The complete object of a step, the anchor if both are. */
+static struct exam *complete_exam(struct run *r, const struct step *step,
+				  const struct object **out_object)
+{
+	const struct object *o;
+	struct exam *e = NULL;
 
 	for (size_t i = 0; (o = step_objects(step, i)) != NULL; i++) {
 		struct exam *x = exam_get(r, o);
 
 		if (x != NULL && x->state == EXAM_OK && x->complete) {
 			e = x;
-			object = o;
+			*out_object = o;
 		}
 	}
-	if (e == NULL)
+	return e;
+}
+
+/* Every tensor must come from somewhere. */
+static int check_sources(const struct layout *l, const struct sources *s, struct why *why)
+{
+	char name[200];
+
+	for (uint32_t i = 0; i < s->count; i++)
+		if (s->v[i].blob == LAYOUT_NONE && l->tensors[i].alias == i)
+			return why_set(why, EBADMSG, "lacks tensor \"%s\"",
+				       printable(name, sizeof(name), l->tensors[i].name,
+						 strlen(l->tensors[i].name)));
+	return 0;
+}
+
+/* Which of them would come first is anybody's guess. */
+static int mixed_step(struct exam *e)
+{
+	return why_set(&e->why, EBADMSG,
+		       "has changed elements, and another object of its number has whole tensors");
+}
+
+/* A partial anchor beside a complete object of the same number in deltas/. */
+static int over_base(struct run *r, const struct step *step, struct layout *layout,
+		     struct sources *s, struct why *why)
+{
+	struct target target = target_make(layout, s);
+	struct exam *e = exam_get(r, step->anchor);
+	int err;
+
+	if (e == NULL || e->state != EXAM_OK)
 		return why_set(why, EAGAIN, "the anchor changed in the meantime");
-	err = layout_for(r, object, out_layout, &e->why);
-	if (err < 0) {
-		e->state = EXAM_BROKEN;
-		*why = e->why;
-		return err;
-	}
-	err = exam_match(r, e, object, step->number, *out_layout, NULL);
-	if (err < 0) {
-		*why = e->why;
-		return err;
-	}
-	*out = sources_start(r, *out_layout, step->number);
-	if (*out == NULL)
-		return why_set(why, ENOMEM, "out of memory");
-	err = overlay(out, e, step->number);
-	for (uint32_t i = 0; err == 0 && i < (*out)->count; i++)
-		if ((*out)->v[i].blob == LAYOUT_NONE && (*out_layout)->tensors[i].alias == i) {
-			e->state = EXAM_BROKEN;
-			err = why_set(&e->why, EBADMSG, "%s: lacks tensor \"%.200s\"", e->key,
-				      (*out_layout)->tensors[i].name);
-			*why = e->why;
-		}
+	err = exam_match(r, e, step->anchor, step->number, &target, false);
+	if (err == 0 && e->patches > 0)
+		err = exam_fail(r, e, mixed_step(e));
+	if (err == 0)
+		err = take_fulls(r, e, step->anchor, step->number, 0, true, s);
+	*why = e->why;
 	return err;
 }
 
-static int delta_step(struct run *r, const struct step *step, struct layout *layout,
-		      struct sources **sources, struct why *why)
+/* The step that a chain starts from: a complete anchor, over --base's bytes. */
+static int base_step(struct run *r, const struct step *step, struct layout **out_layout,
+		     struct sources **out, struct why *why)
+{
+	const struct object *object = NULL;
+	struct exam *e = complete_exam(r, step, &object);
+	struct target target = {0};
+	int err;
+
+	if (e == NULL)
+		return why_set(why, EAGAIN, "the anchor changed in the meantime");
+	e->why = (struct why){0};
+	err = layout_for(r, object, &target.layout, &e->why);
+	if (err < 0) {
+		*why = e->why;
+		return exam_fail(r, e, err);
+	}
+	err = exam_match(r, e, object, step->number, &target, false);
+	if (err == 0) {
+		*out = sources_start(r, target.layout, step->number);
+		err = *out == NULL ? why_set(&e->why, ENOMEM, "out of memory")
+				   : take_fulls(r, e, object, step->number, 0, true, *out);
+	}
+	if (err == 0) {
+		err = check_sources(target.layout, *out, &e->why);
+		if (err < 0)
+			exam_fail(r, e, err);
+	}
+	*out_layout = target.layout;
+	*why = e->why;
+	if (err == 0 && object == step->delta && step->anchor != NULL)
+		err = over_base(r, step, target.layout, *out, why);
+	return err;
+}
+
+/* A step's objects against the tensors as they are stored.  Changed elements come later, where no
+ * fold has them. */
+static int match_step(struct run *r, const struct step *step, const struct target *target,
+		      struct why *why)
 {
 	const struct object *o;
-	int err;
+	size_t fulls = 0;
 
 	for (size_t i = 0; (o = step_objects(step, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
+		int err = -EAGAIN;
 
 		if (e == NULL)
 			return why_set(why, ENOMEM, "out of memory");
-		err = e->state == EXAM_OK ? exam_match(r, e, o, step->number, layout, *sources)
-					  : -EAGAIN;
+		if (e->state == EXAM_OK)
+			err = exam_match(r, e, o, step->number, target, false);
+		if (err == 0 && fulls > 0 && e->patches > 0)
+			err = exam_fail(r, e, mixed_step(e));
 		if (err < 0) {
 			*why = e->why;
 			return err;
 		}
-		if (e->full_count > 0) {
-			err = overlay(sources, e, step->number);
-			if (err < 0)
-				return why_set(why, ENOMEM, "out of memory");
-		}
+		fulls += e->full_count;
 	}
 	return 0;
 }
 
-static void hash_step(XXH3_state_t *h, const struct step *s)
+/* The full tensors of the steps above the base: for each tensor the last one. */
+static int take_steps(struct run *r, const struct plan *p, struct sources *s, struct why *why)
 {
-	const struct object *o;
+	const struct step *steps = r->lineage.steps;
 
-	for (size_t i = 0; (o = step_objects(s, i)) != NULL; i++)
-		XXH3_128bits_update(h, o->id.bytes, sizeof(o->id.bytes));
-	XXH3_128bits_update(h, &s->number, sizeof(s->number));
+	for (size_t i = p->last; i > p->base; i--)
+		for (size_t k = 2; k-- > 0;) {
+			const struct object *o = step_objects(&steps[i], k);
+			struct exam *e = o != NULL ? exam_get(r, o) : NULL;
+			int err;
+
+			if (e == NULL)
+				continue;
+			err = take_fulls(r, e, o, steps[i].number, steps[p->base].number, false, s);
+			if (err < 0) {
+				*why = e->why;
+				return err;
+			}
+		}
+	return 0;
 }
 
-static int plan_fingerprint(const struct run *r, const struct plan *p, const struct layout *layout,
-			    struct identity *out)
+static bool same_sources(const struct sources *a, const struct sources *b)
 {
-	XXH3_state_t *h = XXH3_createState();
-	XXH128_canonical_t digest;
+	if (a->count != b->count || a->blob_count != b->blob_count)
+		return false;
+	for (uint32_t i = 0; i < a->blob_count; i++)
+		if (a->blobs[i] != b->blobs[i])
+			return false;
+	for (uint32_t i = 0; i < a->count; i++) {
+		const struct tensor_source *x = &a->v[i], *y = &b->v[i];
 
-	if (h == NULL)
-		return -ENOMEM;
-	XXH3_128bits_reset(h);
+		if (x->offset != y->offset || x->version != y->version || x->blob != y->blob ||
+		    x->dtype != y->dtype)
+			return false;
+	}
+	return true;
+}
+
+/* The newest generation's sources in place of equal ones. */
+static struct sources *share_sources(const struct run *r, struct sources *s)
+{
+	const struct state *newest = r->newest != NULL ? r->newest->state : NULL;
+
+	if (newest == NULL || !same_sources(newest->sources, s))
+		return s;
+	sources_unref(s);
+	return sources_ref(newest->sources);
+}
+
+/* Everything but the links. */
+static int assemble_sources(struct run *r, const struct plan *p, struct layout **out_layout,
+			    struct sources **out, struct why *why)
+{
+	const struct step *steps = r->lineage.steps;
+	struct target target;
+	int err = base_step(r, &steps[p->base], out_layout, out, why);
+
+	if (err < 0)
+		return err;
+	target = target_make(*out_layout, *out);
+	for (size_t i = p->base + 1; err == 0 && i <= p->last; i++)
+		err = match_step(r, &steps[i], &target, why);
+	if (err == 0)
+		err = take_steps(r, p, *out, why);
+	if (err == 0)
+		*out = share_sources(r, *out);
+	return err;
+}
+
+/* Equal for states that show the same bytes by the same headers.  p NULL: --base alone. */
+static struct identity fingerprint(const struct run *r, const struct plan *p,
+				   const struct layout *layout)
+{
+	struct identity id = {0};
+	const struct object *o;
+
 	if (r->base != NULL)
-		XXH3_128bits_update(h, r->base->id.bytes, sizeof(r->base->id.bytes));
+		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
 	for (uint32_t i = 0; i < layout->file_count; i++)
-		XXH3_128bits_update(h, layout->files[i].head, layout->files[i].head_len);
-	for (size_t i = p->base; p->last != SIZE_MAX && i <= p->last; i++)
-		hash_step(h, &r->lineage.steps[i]);
-	XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(h));
-	memcpy(out->bytes, digest.digest, sizeof(out->bytes));
-	XXH3_freeState(h);
-	return 0;
+		identity_mix(&id, layout->files[i].head, layout->files[i].head_len);
+	for (size_t i = p != NULL ? p->base : 1; p != NULL && i <= p->last; i++) {
+		const struct step *s = &r->lineage.steps[i];
+
+		for (size_t k = 0; (o = step_objects(s, k)) != NULL; k++)
+			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
+		identity_mix(&id, &s->number, sizeof(s->number));
+	}
+	return id;
 }
 
 int assemble_state(struct run *r, const struct plan *p, struct state **out, struct why *why)
 {
 	const struct step *steps = r->lineage.steps;
-	struct identity fingerprint = {0};
 	struct sources *sources = NULL;
 	struct layout *layout = NULL;
 	struct link **links = NULL;
+	struct identity id;
+	struct target target;
 	uint32_t count = 0;
-	int err = base_step(r, &steps[p->base], &layout, &sources, why);
+	int err = assemble_sources(r, p, &layout, &sources, why);
 
-	for (size_t i = p->base + 1; err == 0 && i <= p->last; i++)
-		err = delta_step(r, &steps[i], layout, &sources, why);
 	if (err < 0)
 		goto out;
-	err = fold_stack(r, p, layout, &links, &count);
-	/* A stack this long (a late joiner on a long chain) is not worth serving from: fold first.
-	 */
-	while (err == 0 && count > 32 && fold_work(r, p, layout)) {
-		free(links);
-		links = NULL;
-		err = fold_stack(r, p, layout, &links, &count);
-	}
-	if (err == 0)
-		err = plan_fingerprint(r, p, layout, &fingerprint);
-	if (err == 0)
-		err = state_new(steps[p->last].number, steps[p->base].number,
-				(unsigned)(p->last - p->base), layout, sources, links, count,
-				&fingerprint, out);
+	target = target_make(layout, sources);
+	err = fold_stack(r, p, &target, &links, &count, why);
+	if (err < 0)
+		goto out;
+	id = fingerprint(r, p, layout);
+	err = state_new(steps[p->last].number, steps[p->base].number, (unsigned)(p->last - p->base),
+			layout, sources, links, count, &id, out);
 	if (err < 0)
 		why_set(why, -err, "out of memory");
 out:
@@ -213,118 +352,12 @@ out:
 
 int assemble_base(struct run *r, struct state **out)
 {
-	const struct plan none = {.base = 0, .last = SIZE_MAX};
-	struct identity fingerprint;
-	int err = plan_fingerprint(r, &none, r->base->layout, &fingerprint);
+	struct identity id = fingerprint(r, NULL, r->base->own);
 
-	return err < 0 ? err
-		       : state_new(0, 0, 0, r->base->layout, r->base->sources, NULL, 0,
-				   &fingerprint, out);
+	return state_new(0, 0, 0, r->base->own, r->base->sources, NULL, 0, &id, out);
 }
 
 /* ---- the tree ---- */
-
-static bool has_suffix(const char *s, const char *suffix)
-{
-	size_t a = strlen(s), b = strlen(suffix);
-
-	return a >= b && strcmp(s + a - b, suffix) == 0;
-}
-
-/* Companion files are everything but weights in any format: stale weights beside current ones would
- * be a trap (an engine may prefer them), so other formats of the same model are left out too. */
-bool companion_key(const struct run *r, const char *key)
-{
-	static const char *const weights[] = {
-		".safetensors", ".bin",	    ".pt",   ".pth",  ".ckpt",
-		".h5",		".msgpack", ".gguf", ".onnx", ".bin.index.json",
-		".patch"};
-	const char *name = strrchr(key, '/');
-
-	name = name != NULL ? name + 1 : key;
-	if (r->base == NULL && lineage_owns(key))
-		return false;
-	if (strncmp(name, "adapter_", 8) == 0)
-		return true;
-	for (size_t i = 0; i < ARRAY_LEN(weights); i++)
-		if (has_suffix(name, weights[i]))
-			return false;
-	/* Our own index stands in for the reference's when we shard; without --base the layout has
-	 * one file. */
-	if (strcmp(key, LAYOUT_INDEX_NAME) == 0)
-		return r->base != NULL && r->config.shard_size == 0;
-	return true;
-}
-
-static const struct listing *companions_of(const struct run *r)
-{
-	return r->base != NULL ? &r->base->listing : &r->current->listing;
-}
-
-uint64_t companions_signature(struct run *r)
-{
-	const struct listing *l = companions_of(r);
-	uint64_t sig = 0;
-
-	for (size_t i = 0; i < l->count; i++)
-		if (l->v[i].err == 0 && companion_key(r, l->v[i].key)) {
-			sig = XXH3_64bits_withSeed(l->v[i].key, strlen(l->v[i].key), sig);
-			sig = XXH3_64bits_withSeed(l->v[i].id.bytes, sizeof(l->v[i].id.bytes), sig);
-		}
-	return sig;
-}
-
-/* The node of a companion: the same one as long as the object is the same. Borrowed; NULL: cannot
- * be opened. */
-static struct node *companion_node(struct run *r, const struct object *o)
-{
-	struct store *store = r->base != NULL ? r->config.base : r->config.store;
-	struct blob *blob = NULL;
-	struct node *node;
-	struct why why = {0};
-	char *slot = NULL, hex[33];
-
-	identity_hex(&o->id, hex);
-	if (asprintf(&slot, "%s %s", hex, o->key) < 0)
-		return NULL;
-	node = table_get_str(r->companions, slot);
-	if (node == NULL && blob_open(store, o, true, &blob, &why) == 0) {
-		node = node_blob(r->config.nodes, blob, o->mtime_ns);
-		blob_unref(blob);
-		if (node != NULL && table_put_str(r->companions, slot, node) < 0) {
-			node_unref(node);
-			node = NULL;
-		}
-	}
-	free(slot);
-	return node;
-}
-
-static int put_companions(struct run *r, struct node *root)
-{
-	const struct listing *l = companions_of(r);
-
-	for (size_t i = 0; i < l->count; i++) {
-		const struct object *o = &l->v[i];
-		struct node *node;
-		int err;
-
-		if (!companion_key(r, o->key))
-			continue;
-		node = o->err == 0 ? companion_node(r, o) : NULL;
-		if (node == NULL) {
-			run_note(r, "companion file %.200s cannot be read and is left out", o->key);
-			continue;
-		}
-		err = node_put(root, o->key, node);
-		if (err == -EEXIST)
-			run_note(r, "companion file %.200s is hidden by a weight file of that name",
-				 o->key);
-		else if (err < 0)
-			return err;
-	}
-	return 0;
-}
 
 static int put_weights(struct run *r, struct node *root, struct state *state, int64_t mtime_ns,
 		       const struct generation *like)
@@ -374,7 +407,7 @@ int assemble_tree(struct run *r, struct state *state, uint64_t version, int64_t 
 	if (err == 0 && state != NULL)
 		err = put_weights(r, g->root, state, mtime_ns, like);
 	if (err == 0)
-		err = put_companions(r, g->root);
+		err = companions_put(r, g->root);
 	if (err < 0) {
 		generation_unref(g);
 		return err;

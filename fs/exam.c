@@ -2,12 +2,12 @@
 /*
  * Looking into objects.
  *
- * An exam has two stages.  The first reads the header: what is it, is it whole, does it cover the
- * model.  The second matches it to a layout: every part is checked against the tensor it changes,
- * and the changed elements are validated one by one while they become a patch file in the cache
- * directory, named by the object's identity, so that a restart finds it there.  Both are done once
- * per object and identity; only what may pass by itself (an object being written, an I/O error) is
- * tried again.
+ * An exam has three stages.  The first reads the header: what is it, is it whole, does it cover the
+ * model.  The second matches it to a layout: every part is checked against the tensor it changes.
+ * In the third the changed elements are validated one by one while they become a patch file in the
+ * cache directory, named by the object's identity, so that a restart finds it there; objects that a
+ * fold stands for do without.  Each is done once per object and identity; what may pass by itself
+ * (an object being written, an I/O error) is tried again in a later round.
  */
 #include "fs/run_internal.h"
 
@@ -24,8 +24,10 @@ static void exam_unmatch(struct exam *e)
 	blob_unref(e->blob);
 	link_unref(e->link);
 	e->layout = NULL;
+	e->dtypes = (struct identity){0};
 	e->fulls = NULL;
 	e->full_count = 0;
+	e->patches = 0;
 	e->blob = NULL;
 	e->link = NULL;
 }
@@ -55,7 +57,8 @@ static void collect(void *value, void *ctx)
 
 void exams_sweep(struct run *r, bool all)
 {
-	struct sweep s = {.gone = calloc(table_count(r->exams) + 1, sizeof(*s.gone)), .all = all};
+	struct sweep s = {.gone = calloc(table_count(r->exams) + 1, sizeof(struct exam *)),
+			  .all = all};
 
 	if (s.gone == NULL)
 		return; /* next time */
@@ -75,8 +78,9 @@ static bool passes_by_itself(int err)
 	       err != -EILSEQ && err != -EINVAL;
 }
 
-static int exam_fail(struct exam *e, int err)
+int exam_fail(struct run *r, struct exam *e, int err)
 {
+	e->round = r->round;
 	e->state = passes_by_itself(err) ? EXAM_WAITING : EXAM_BROKEN;
 	if (e->why.err == 0)
 		why_set(&e->why, -err, "cannot be read");
@@ -84,14 +88,14 @@ static int exam_fail(struct exam *e, int err)
 	return err;
 }
 
-/* Why an object cannot be used as the store lists it. */
-static int listed_error(const struct object *o, struct why *why)
+int listed_error(const struct object *o, struct why *why)
 {
 	switch (o->err) {
 	case ELOOP:
 		return why_set(why, ELOOP,
-			       "is a symbolic link that leads out of the bucket or to nothing; it "
+			       "is a symbolic link that leads out of the bucket or in a circle; it "
 			       "is not followed");
+	case ENOENT: return why_set(why, ENOENT, "is a symbolic link to nothing");
 	case EACCES:
 		return why_set(why, EACCES, "may not be read by this user (permission denied)");
 	case EISDIR:
@@ -117,6 +121,20 @@ static bool covers(const struct cover *c, const struct delta *d)
 			return false;
 	}
 	return true;
+}
+
+/* True when it has a part whose name the cover lacks. */
+static bool is_foreign(const struct cover *c, const struct delta *d)
+{
+	size_t i = 0;
+
+	for (size_t p = 0; p < d->count; p++) {
+		while (i < c->count && strcmp(c->names[i], d->parts[p].name) < 0)
+			i++;
+		if (i >= c->count || strcmp(c->names[i], d->parts[p].name) != 0)
+			return true;
+	}
+	return false;
 }
 
 static int open_delta(struct run *r, const struct object *o, struct blob **out_blob,
@@ -157,11 +175,12 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 	e->why = (struct why){0};
 	err = open_delta(r, o, &blob, &d, &e->why);
 	if (err < 0) {
-		exam_fail(e, err);
+		exam_fail(r, e, err);
 		return;
 	}
 	e->state = EXAM_OK;
 	e->complete = covers(&r->cover, d);
+	e->foreign = is_foreign(&r->cover, d);
 	e->holes_legal = d->holes_legal;
 	e->base_version = d->base_version;
 	e->full = d->full;
@@ -191,13 +210,14 @@ struct exam *exam_get(struct run *r, const struct object *object)
 		e->listed_err = object->err;
 		e->first_seen_ns = clock_mono_ns();
 		e->state = EXAM_WAITING;
+		e->round = r->round - 1;
 		if (e->key == NULL || table_put_str(r->exams, e->key, e) < 0) {
 			free(e->key);
 			free(e);
 			return NULL;
 		}
 	}
-	if (e->state == EXAM_WAITING)
+	if (e->state == EXAM_WAITING && e->round != r->round)
 		exam_open(r, e, object);
 	e->seen = true;
 	return e;
@@ -286,38 +306,49 @@ static int check_full(const struct layout_tensor *t, const struct part *p,
 	return 0;
 }
 
-/* Checks every part against its tensor and collects the full ones.  `now` NULL: a complete anchor.
- */
-static int match_parts(struct run *r, struct exam *e, const struct delta *d, struct layout *l,
-		       const struct sources *now, struct why *why)
+/* Can the values of a sparse part be put into the tensor as it is stored? */
+static int check_sparse(const struct part *p, const struct tensor_source *now, struct why *why)
+{
+	char name[200];
+
+	if (now == NULL)
+		return why_set(why, EBADMSG, "is a complete anchor with sparse tensors in it");
+	if (p->dtype != now->dtype)
+		return why_set(why, EBADMSG,
+			       "the values for tensor \"%s\" are %s, the tensor is %s",
+			       printable(name, sizeof(name), p->name, strlen(p->name)),
+			       st_dtype_name(p->dtype), st_dtype_name(now->dtype));
+	return 0;
+}
+
+/* Checks every part against its tensor, collects the full ones and counts the others. */
+static int match_parts(struct run *r, struct exam *e, const struct delta *d,
+		       const struct target *target, struct why *why)
 {
 	e->fulls = calloc(d->full ? d->full : 1, sizeof(*e->fulls));
 	if (e->fulls == NULL)
 		return -ENOMEM;
 	for (size_t i = 0; i < d->count; i++) {
 		const struct part *p = &d->parts[i];
-		const struct tensor_source *src;
+		const struct tensor_source *now;
 		uint32_t t = LAYOUT_NONE;
-		char name[200];
-		int err = target_of(r, l, d, p, &t, why);
+		int err = target_of(r, target->layout, d, p, &t, why);
 
 		if (err < 0)
 			return err;
 		if (t == LAYOUT_NONE)
 			continue;
-		src = now != NULL ? &now->v[t] : NULL;
+		now = target->now != NULL ? &target->now->v[t] : NULL;
 		if (p->kind == PART_FULL) {
-			err = check_full(&l->tensors[t], p, src, now == NULL, why);
-			if (err < 0)
-				return err;
+			err = check_full(&target->layout->tensors[t], p, now, now == NULL, why);
 			e->fulls[e->full_count++] =
 				(struct full){.offset = p->offset, .tensor = t, .dtype = p->dtype};
-		} else if (p->changed > 0 && src != NULL && p->dtype != src->dtype) {
-			return why_set(why, EBADMSG,
-				       "the values for tensor \"%s\" are %s, the tensor is %s",
-				       printable(name, sizeof(name), p->name, strlen(p->name)),
-				       st_dtype_name(p->dtype), st_dtype_name(src->dtype));
+		} else if (p->changed > 0) {
+			err = check_sparse(p, now, why);
+			e->patches++;
 		}
+		if (err < 0)
+			return err;
 	}
 	return 0;
 }
@@ -329,18 +360,21 @@ static uint64_t elements(const struct layout_tensor *t)
 
 /* Encodes all sparse parts into the file behind fd. */
 static int encode_parts(struct run *r, const struct exam *e, const struct delta *d,
-			const struct source *src, struct layout *l, const struct sources *now,
-			int fd, uint64_t *out_size, struct why *why)
+			const struct source *src, const struct target *target, int fd,
+			uint64_t *out_size, struct why *why)
 {
+	const struct layout *l = target->layout;
 	const struct st_meta meta[] = {{"object", e->key}};
-	const char **names = calloc(d->sparse, sizeof(*names));
+	const char **names = calloc(d->sparse, sizeof(char *));
 	uint32_t *targets = calloc(d->sparse, sizeof(*targets));
-	const struct part **parts = calloc(d->sparse, sizeof(*parts));
+	const struct part **parts = calloc(d->sparse, sizeof(struct part *));
 	struct patch_file_writer *w = NULL;
 	struct sink sink = sink_fd(&fd);
 	struct source readback;
 	size_t n = 0;
-	int err = names == NULL || targets == NULL || parts == NULL ? -ENOMEM : 0;
+	int err = names == NULL || targets == NULL || parts == NULL
+			  ? why_set(why, ENOMEM, "out of memory")
+			  : 0;
 
 	for (size_t i = 0; i < d->count && err == 0; i++) {
 		if (d->parts[i].kind != PART_SPARSE || d->parts[i].changed == 0)
@@ -357,16 +391,14 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 	for (size_t i = 0; i < n && err == 0; i++) {
 		uint64_t len = 0;
 
-		err = delta_encode(d, parts[i], src, now->v[targets[i]].dtype,
+		err = delta_encode(d, parts[i], src, target->now->v[targets[i]].dtype,
 				   elements(&l->tensors[targets[i]]), patch_file_writer_sink(w),
 				   patch_file_writer_at(w), &len, why);
 		if (err == 0)
 			err = patch_file_writer_took(w, i, len);
 	}
 	if (err == 0) {
-		/* The size while it is being written is whatever was written last; the writer reads
-		 * only what it wrote. */
-		readback = (struct source){0};
+		/* All blobs are written by now, so the size covers what the writer reads again. */
 		err = source_fd(fd, &readback);
 		if (err == 0)
 			err = patch_file_writer_end(w, &readback, out_size, why);
@@ -378,70 +410,78 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 	return err;
 }
 
+/* What the patch holds depends on the object, and with --base on which tensors that has. */
+static void patch_name(const struct run *r, const struct exam *e, char out[48])
+{
+	struct identity id = e->id;
+	char hex[33];
+
+	if (r->base != NULL)
+		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
+	identity_hex(&id, hex);
+	snprintf(out, 48, "%s.patch", hex);
+}
+
 /* The link for the sparse parts: from the cache directory, or made now. */
 static int make_link(struct run *r, struct exam *e, const struct delta *d, const struct source *src,
-		     uint64_t number, struct layout *l, const struct sources *now, struct why *why)
+		     uint64_t number, const struct target *target, struct why *why)
 {
-	char name[48], hex[33];
+	struct cachedir *cache = r->config.cache;
 	struct mapping *mapping = NULL;
 	uint64_t size = 0;
+	char name[48];
 	int fd = -1, err;
 
-	identity_hex(&e->id, hex);
-	snprintf(name, sizeof(name), "%s.patch", hex);
-	if (cachedir_map(r->config.cache, name, &mapping) == 0) {
-		if (link_new(number, number, mapping, true, name, l, &e->link, NULL) == 0)
+	patch_name(r, e, name);
+	if (cachedir_map(cache, name, &mapping) == 0) {
+		if (link_new(number, number, mapping, true, name, target->layout, &e->link, NULL) ==
+		    0)
 			return 0;
-		cachedir_remove(r->config.cache,
-				name); /* damaged, or made for another base: make it again */
+		cachedir_remove(cache, name); /* damaged: make it again */
 	}
-	err = cachedir_create(r->config.cache, &fd);
+	err = cachedir_create(cache, &fd);
 	if (err < 0)
 		return why_set(why, -err,
 			       "no file for its patch can be made in the cache directory");
-	err = encode_parts(r, e, d, src, l, now, fd, &size, why);
+	err = encode_parts(r, e, d, src, target, fd, &size, why);
 	if (err < 0) {
-		cachedir_abort(r->config.cache, fd);
+		cachedir_abort(cache, fd);
 		return err;
 	}
-	err = cachedir_commit(r->config.cache, fd, name, size, &mapping);
+	err = cachedir_commit(cache, fd, name, size, &mapping);
 	if (err < 0)
 		return why_set(why, -err, "its patch cannot be stored in the cache directory%s",
 			       err == -ENOSPC ? " (no space left)" : "");
-	return link_new(number, number, mapping, false, name, l, &e->link, why);
+	return link_new(number, number, mapping, false, name, target->layout, &e->link, why);
 }
 
 int exam_match(struct run *r, struct exam *e, const struct object *object, uint64_t number,
-	       struct layout *layout, const struct sources *now)
+	       const struct target *target, bool link)
 {
+	bool matched = e->layout == target->layout && identity_equal(&e->dtypes, &target->dtypes);
 	struct blob *blob = NULL;
 	struct delta *d = NULL;
 	struct source src;
-	size_t changed_parts = 0;
 	int err;
 
-	if (e->layout == layout)
+	if (matched && (!link || e->patches == 0 || e->link != NULL))
 		return 0;
-	exam_unmatch(e);
+	if (!matched)
+		exam_unmatch(e);
 	e->why = (struct why){0};
 	err = open_delta(r, object, &blob, &d, &e->why);
-	if (err == 0)
-		err = match_parts(r, e, d, layout, now, &e->why);
-	for (size_t i = 0; err == 0 && i < d->count; i++)
-		changed_parts += d->parts[i].kind == PART_SPARSE && d->parts[i].changed > 0;
-	if (err == 0 && changed_parts > 0) {
+	if (err == 0 && !matched)
+		err = match_parts(r, e, d, target, &e->why);
+	if (err == 0 && link && e->patches > 0) {
 		src = blob_source(blob);
-		err = now == NULL ? why_set(&e->why, EBADMSG,
-					    "is a complete anchor with sparse tensors in it")
-				  : make_link(r, e, d, &src, number, layout, now, &e->why);
+		err = make_link(r, e, d, &src, number, target, &e->why);
 	}
-	if (err == 0) {
-		e->layout = layout_ref(layout);
-		if (e->full_count > 0)
-			e->blob = blob_ref(blob);
-	} else {
+	if (err < 0) {
 		exam_unmatch(e);
-		exam_fail(e, err);
+		exam_fail(r, e, err);
+	} else if (!matched) {
+		e->layout = layout_ref(target->layout);
+		e->dtypes = target->dtypes;
 	}
 	delta_free(d);
 	blob_unref(blob);

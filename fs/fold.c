@@ -5,9 +5,11 @@
  * however long the chain is (TRL's buckets without complete anchors grow without bound).
  *
  * A group depends on its own objects and the layout only, so it serves every version at or above
- * its end, and its file is named by a hash of them: a restart finds it again.  Where a tensor was
- * replaced as a whole inside a group, older patches of it are left out. Folding is done one group
- * at a time between scans, or at once while the stack is very long.
+ * its end, and its file is named by a hash of them: a restart finds it again, and has no need of
+ * the single patches then.  Where a tensor was replaced as a whole inside a group, older patches of
+ * it are left out.  Folding is done one group at a time between scans, or at once while the stack
+ * is very long; what a fold stands for is let go of, so that files, maps and memory are bounded by
+ * the height of the stack and not by its age.
  */
 #include "fs/run_internal.h"
 
@@ -16,50 +18,90 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
-enum { FOLD = 8, FOLD_TIERS = 6 };
+enum {
+	FOLD = 8,
+	FOLD_TIERS = 6,
+	STACK_MAX = 32, /* a stack above this is folded before it is served */
+};
 
-void folds_release(struct run *r, bool stale_only)
+/* Does another fold stand for this one's steps, too? */
+static bool is_inside_another(const struct run *r, const struct fold *f)
 {
-	size_t kept = 0;
-
 	for (size_t i = 0; i < r->fold_count; i++) {
-		bool stale = r->lineage.step_count == 0 ||
-			     lineage_find(&r->lineage, r->folds[i].first) == NULL ||
-			     lineage_find(&r->lineage, r->folds[i].last) == NULL;
+		const struct fold *g = &r->folds[i];
 
-		if (stale_only && !stale) {
-			r->folds[kept++] = r->folds[i];
-			continue;
-		}
-		link_unref(r->folds[i].link);
-		layout_unref(r->folds[i].layout);
+		if (g != f && !g->failed && g->layout == f->layout && g->first <= f->first &&
+		    g->last >= f->last && g->last - g->first > f->last - f->first)
+			return true;
 	}
-	r->fold_count = kept;
+	return false;
 }
 
-/* Identity of the steps [first, first + n). */
+static void fold_drop(struct run *r, size_t i)
+{
+	link_unref(r->folds[i].link);
+	layout_unref(r->folds[i].layout);
+	r->folds[i] = r->folds[--r->fold_count];
+}
+
+void folds_retry(struct run *r)
+{
+	for (size_t i = r->fold_count; i-- > 0;)
+		if (r->folds[i].failed)
+			fold_drop(r, i);
+}
+
+/* Identity of the steps [first, first + n), and of what else decides about their patches. */
 static struct identity group_id(const struct run *r, size_t first, size_t n)
 {
-	XXH3_state_t *h = XXH3_createState();
-	XXH128_canonical_t digest;
 	struct identity id = {0};
 	const struct object *o;
 
-	if (h == NULL)
-		return id;
-	XXH3_128bits_reset(h);
-	for (size_t i = first; i < first + n; i++)
-		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++)
-			XXH3_128bits_update(h, o->id.bytes, sizeof(o->id.bytes));
-	XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(h));
-	XXH3_freeState(h);
-	memcpy(id.bytes, digest.digest, sizeof(id.bytes));
+	if (r->base != NULL)
+		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
+	for (size_t i = first; i < first + n; i++) {
+		const struct step *s = &r->lineage.steps[i];
+
+		identity_mix(&id, &s->number, sizeof(s->number));
+		for (size_t k = 0; (o = step_objects(s, k)) != NULL; k++)
+			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
+	}
 	return id;
 }
 
-static struct fold *fold_find(struct run *r, size_t first, size_t n, struct layout *layout)
+/* Does it still stand for steps that are there, and that a version from the newest anchor on builds
+ * on? */
+static bool is_stale(const struct run *r, const struct fold *f, uint64_t anchor)
+{
+	const struct step *first = lineage_find(&r->lineage, f->first);
+	const struct step *last = lineage_find(&r->lineage, f->last);
+	struct identity id;
+
+	if (first == NULL || last == NULL || f->first <= anchor)
+		return true;
+	id = group_id(r, (size_t)(first - r->lineage.steps), (size_t)(last - first) + 1);
+	return !identity_equal(&id, &f->id);
+}
+
+void folds_release(struct run *r, bool stale_only)
+{
+	const struct state *newest = r->newest != NULL ? r->newest->state : NULL;
+	bool same_run = newest != NULL && strcmp(r->newest->lineage, r->label) == 0;
+
+	for (size_t i = r->fold_count; i-- > 0;)
+		if (!stale_only || is_stale(r, &r->folds[i], same_run ? newest->anchor : 0))
+			fold_drop(r, i);
+	for (size_t i = r->fold_count; i-- > 0;)
+		if (is_inside_another(r, &r->folds[i]))
+			fold_drop(r, i);
+	if (r->fold_count == 0) {
+		free(r->folds);
+		r->folds = NULL;
+	}
+}
+
+static struct fold *fold_find(struct run *r, size_t first, size_t n, const struct layout *layout)
 {
 	uint64_t lo = r->lineage.steps[first].number, hi = r->lineage.steps[first + n - 1].number;
 
@@ -76,69 +118,202 @@ static struct fold *fold_find(struct run *r, size_t first, size_t n, struct layo
 	return NULL;
 }
 
-/* Appends the links of one step. */
-static void step_links(struct run *r, size_t i, struct link **out, uint32_t *n)
+/* Notes a fold; takes over the link, also on failure. */
+static int fold_add(struct run *r, size_t first, size_t n, struct layout *layout, struct link *link,
+		    bool failed)
 {
-	const struct object *o;
+	struct fold *grown = realloc(r->folds, (r->fold_count + 1) * sizeof(*grown));
 
-	for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
-		struct exam *e = exam_get(r, o);
-
-		if (e != NULL && e->link != NULL)
-			out[(*n)++] = e->link;
+	if (grown == NULL) {
+		link_unref(link);
+		return -ENOMEM;
 	}
+	r->folds = grown;
+	r->folds[r->fold_count++] = (struct fold){
+		.first = r->lineage.steps[first].number,
+		.last = r->lineage.steps[first + n - 1].number,
+		.id = group_id(r, first, n),
+		.layout = layout_ref(layout),
+		.link = link,
+		.failed = failed,
+	};
+	return 0;
 }
 
-int fold_stack(struct run *r, const struct plan *p, struct layout *layout, struct link ***out,
-	       uint32_t *out_count)
+static void fold_name(const struct identity *id, char out[48])
+{
+	char hex[33];
+
+	identity_hex(id, hex);
+	snprintf(out, 48, "%s.fold", hex);
+}
+
+/* The fold of a group, also one that an earlier process has left. */
+static struct fold *fold_known(struct run *r, size_t first, size_t n, struct layout *layout)
+{
+	struct fold *f = fold_find(r, first, n, layout);
+	struct mapping *mapping = NULL;
+	struct link *link = NULL;
+	struct identity id;
+	char name[48];
+
+	if (f != NULL)
+		return f->failed ? NULL : f;
+	id = group_id(r, first, n);
+	fold_name(&id, name);
+	if (cachedir_map(r->config.cache, name, &mapping) < 0)
+		return NULL;
+	if (link_new(r->lineage.steps[first].number, r->lineage.steps[first + n - 1].number,
+		     mapping, true, name, layout, &link, NULL) < 0) {
+		cachedir_remove(r->config.cache, name); /* damaged: make it again */
+		return NULL;
+	}
+	return fold_add(r, first, n, layout, link, false) == 0 ? &r->folds[r->fold_count - 1]
+							       : NULL;
+}
+
+/* The largest fold that begins at step i, and how many steps it stands for (1: none does). */
+static const struct fold *fold_at(struct run *r, const struct plan *p, size_t i,
+				  struct layout *layout, size_t *out_size)
+{
+	size_t place = i - p->base - 1, size = 1, fits = 1;
+
+	for (unsigned tier = 0; tier < FOLD_TIERS; tier++) {
+		size *= FOLD;
+		if (place % size != 0 || size > p->last - i + 1)
+			break;
+		fits = size;
+	}
+	for (*out_size = fits; *out_size > 1; *out_size /= FOLD) {
+		const struct fold *f = fold_known(r, i, *out_size, layout);
+
+		if (f != NULL)
+			return f;
+	}
+	return NULL;
+}
+
+/* How high the stack is with the folds there are. */
+static size_t stack_height(struct run *r, const struct plan *p, struct layout *layout)
+{
+	size_t height = 0, size;
+
+	for (size_t i = p->base + 1; i <= p->last; i += size) {
+		fold_at(r, p, i, layout, &size);
+		height++;
+	}
+	return height;
+}
+
+/* Appends the links of one step. */
+static int step_links(struct run *r, size_t i, const struct target *target, struct link **out,
+		      uint32_t *n, struct why *why)
+{
+	const struct step *s = &r->lineage.steps[i];
+	const struct object *o;
+
+	for (size_t k = 0; (o = step_objects(s, k)) != NULL; k++) {
+		struct exam *e = exam_get(r, o);
+		int err = -EAGAIN;
+
+		if (e == NULL)
+			return why_set(why, ENOMEM, "out of memory");
+		if (e->state == EXAM_OK)
+			err = exam_match(r, e, o, s->number, target, true);
+		if (err < 0) {
+			*why = e->why;
+			return err;
+		}
+		if (e->link != NULL)
+			out[(*n)++] = e->link;
+	}
+	return 0;
+}
+
+/* The links of a plan's steps, with what is folded already. */
+static int collect_links(struct run *r, const struct plan *p, const struct target *target,
+			 struct link ***out, uint32_t *out_count, struct why *why)
 {
 	struct link **links = calloc(2 * (p->last - p->base) + 1, sizeof(struct link *));
 	uint32_t n = 0;
+	size_t size;
 
 	if (links == NULL)
-		return -ENOMEM;
-	for (size_t i = p->base + 1; i <= p->last;) {
-		size_t size = 1, best = 1, place = i - p->base - 1;
-		struct fold *fold = NULL;
+		return why_set(why, ENOMEM, "out of memory");
+	for (size_t i = p->base + 1; i <= p->last; i += size) {
+		const struct fold *f = fold_at(r, p, i, target->layout, &size);
+		int err = f == NULL ? step_links(r, i, target, links, &n, why) : 0;
 
-		for (unsigned tier = 0; tier < FOLD_TIERS; tier++) {
-			struct fold *f;
-
-			size *= FOLD;
-			if (place % size != 0 || i + size - 1 > p->last)
-				break;
-			f = fold_find(r, i, size, layout);
-			if (f != NULL && !f->failed) {
-				fold = f;
-				best = size;
-			}
+		if (err < 0) {
+			free(links);
+			return err;
 		}
-		if (fold == NULL)
-			step_links(r, i, links, &n);
-		else if (fold->link != NULL)
-			links[n++] = fold->link;
-		i += best;
+		if (f != NULL && f->link != NULL)
+			links[n++] = f->link;
 	}
 	*out = links;
 	*out_count = n;
 	return 0;
 }
 
-/* The version from which on patches count, per tensor: that of the last full tensor inside the
- * group, else 0. */
-static uint64_t *last_fulls(struct run *r, size_t first, size_t n, const struct layout *layout)
+/* Lets go of the links of single steps. */
+static void trim_steps(struct run *r, size_t first, size_t n)
 {
-	uint64_t *from = calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(*from));
 	const struct object *o;
 
-	for (size_t i = first; from != NULL && i < first + n; i++)
+	for (size_t i = first; i < first + n; i++)
 		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
+			struct exam *e = table_get_str(r->exams, o->key);
+
+			if (e != NULL) {
+				link_unref(e->link);
+				e->link = NULL;
+			}
+		}
+}
+
+void fold_trim(struct run *r)
+{
+	for (size_t i = 0; i < r->fold_count; i++) {
+		const struct step *first = lineage_find(&r->lineage, r->folds[i].first);
+		const struct step *last = lineage_find(&r->lineage, r->folds[i].last);
+
+		if (!r->folds[i].failed && first != NULL && last != NULL)
+			trim_steps(r, (size_t)(first - r->lineage.steps),
+				   (size_t)(last - first) + 1);
+	}
+}
+
+/* The version from which on patches count, per tensor: that of the last full tensor inside the
+ * group, else 0.  malloc'ed. */
+static int last_fulls(struct run *r, size_t first, size_t n, const struct target *target,
+		      uint64_t **out, struct why *why)
+{
+	const uint32_t tensors = target->layout->tensor_count;
+	uint64_t *from = calloc(tensors ? tensors : 1, sizeof(*from));
+	const struct object *o;
+	int err = from == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
+
+	for (size_t i = first; err == 0 && i < first + n; i++)
+		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
+			const uint64_t number = r->lineage.steps[i].number;
 			struct exam *e = exam_get(r, o);
 
-			for (size_t f = 0; e != NULL && f < e->full_count; f++)
-				from[e->fulls[f].tensor] = r->lineage.steps[i].number;
+			err = e != NULL && e->state == EXAM_OK
+				      ? exam_match(r, e, o, number, target, false)
+				      : -EAGAIN;
+			if (err < 0 && e != NULL)
+				*why = e->why;
+			for (size_t f = 0; err == 0 && f < e->full_count; f++)
+				from[e->fulls[f].tensor] = number;
+			if (err < 0)
+				break;
 		}
-	return from;
+	if (err == 0)
+		*out = from;
+	else
+		free(from);
+	return err;
 }
 
 /* The patches of tensor t among the links, oldest first. */
@@ -157,10 +332,10 @@ static int merge_into(int fd, struct link *const *links, uint32_t n, const uint6
 		      const struct layout *layout, uint64_t *out_size, struct why *why)
 {
 	const char **names =
-		calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(*names));
+		calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(char *));
 	uint32_t *tensors =
 		calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(*tensors));
-	const struct patch **patches = calloc(n ? n : 1, sizeof(*patches));
+	const struct patch **patches = calloc(n ? n : 1, sizeof(struct patch *));
 	struct patch_file_writer *w = NULL;
 	struct sink sink = sink_fd(&fd);
 	struct source readback;
@@ -194,100 +369,140 @@ static int merge_into(int fd, struct link *const *links, uint32_t n, const uint6
 	return err;
 }
 
-/* Makes (or finds) the merged link of the steps [first, first + n). */
-static int fold_group(struct run *r, size_t first, size_t n, struct link *const *links,
-		      uint32_t count, const struct identity *id, struct layout *layout,
-		      struct link **out, struct why *why)
+/* Makes the merged link of the steps [first, first + n). */
+static int merge_group(struct run *r, size_t first, size_t n, struct link *const *links,
+		       uint32_t count, const uint64_t *from, struct layout *layout,
+		       struct link **out, struct why *why)
 {
-	uint64_t lo = r->lineage.steps[first].number, hi = r->lineage.steps[first + n - 1].number,
-		 size;
+	uint64_t lo = r->lineage.steps[first].number, hi = r->lineage.steps[first + n - 1].number;
+	struct identity id = group_id(r, first, n);
 	struct cachedir *cache = r->config.cache;
 	struct mapping *mapping = NULL;
-	char hex[33], name[48];
-	uint64_t *from;
+	uint64_t size = 0;
+	char name[48];
 	int fd, err;
 
-	identity_hex(id, hex);
-	snprintf(name, sizeof(name), "%s.fold", hex);
-	if (cachedir_map(cache, name, &mapping) == 0) {
-		if (link_new(lo, hi, mapping, true, name, layout, out, NULL) == 0)
-			return 0;
-		cachedir_remove(cache, name);
-	}
-	from = last_fulls(r, first, n, layout);
-	if (from == NULL)
-		return -ENOMEM;
+	fold_name(&id, name);
 	err = cachedir_create(cache, &fd);
-	if (err == 0) {
-		err = merge_into(fd, links, count, from, layout, &size, why);
-		if (err == 0)
-			err = cachedir_commit(cache, fd, name, size, &mapping);
-		else
-			cachedir_abort(cache, fd);
-	}
-	free(from);
-	return err < 0 ? err : link_new(lo, hi, mapping, false, name, layout, out, why);
-}
-
-/* Links of a group: the next smaller groups', or the steps' own. */
-static int group_links(struct run *r, size_t first, size_t n, struct layout *layout,
-		       struct link ***out, uint32_t *out_count)
-{
-	struct plan inside = {.base = first - 1, .last = first + n - 1};
-
-	return fold_stack(r, &inside, layout, out, out_count);
-}
-
-static bool fold_one(struct run *r, size_t first, size_t n, struct layout *layout)
-{
-	struct fold *grown, f = {
-				    .first = r->lineage.steps[first].number,
-				    .last = r->lineage.steps[first + n - 1].number,
-				    .id = group_id(r, first, n),
-				    .layout = layout,
-			    };
-	struct link **links = NULL;
-	struct why why = {0};
-	uint32_t count = 0;
-	int err = group_links(r, first, n, layout, &links, &count);
-
 	if (err < 0)
-		return false;
-	if (count == 1)
-		f.link = link_ref(links[0]);
-	else if (count > 1)
-		err = fold_group(r, first, n, links, count, &f.id, layout, &f.link, &why);
-	free(links);
+		return why_set(why, -err, "no file can be made in the cache directory");
+	err = merge_into(fd, links, count, from, layout, &size, why);
 	if (err < 0) {
-		f.failed = true;
-		log_warning("versions %llu to %llu are not merged: %s", (unsigned long long)f.first,
-			    (unsigned long long)f.last,
-			    why.err ? why.text : "no memory or no space");
+		cachedir_abort(cache, fd);
+		return err;
 	}
-	grown = realloc(r->folds, (r->fold_count + 1) * sizeof(*grown));
-	if (grown == NULL) {
-		link_unref(f.link);
-		return false;
-	}
-	layout_ref(layout);
-	r->folds = grown;
-	r->folds[r->fold_count++] = f;
-	return true;
+	err = cachedir_commit(cache, fd, name, size, &mapping);
+	if (err < 0)
+		return why_set(why, -err, "it cannot be stored in the cache directory%s",
+			       err == -ENOSPC ? " (no space left)" : "");
+	return link_new(lo, hi, mapping, false, name, layout, out, why);
 }
 
-bool fold_work(struct run *r, const struct plan *p, struct layout *layout)
+/* Folds the steps [first, first + n) from the next smaller groups, or from the steps themselves.
+ * Fails when one of them cannot be used; a merge that fails is noted and no failure. */
+static int fold_one(struct run *r, size_t first, size_t n, const struct target *target,
+		    struct why *why)
 {
-	size_t size = 1, steps = p->last - p->base;
+	const struct plan inside = {.base = first - 1, .last = first + n - 1};
+	struct link **links = NULL, *link = NULL;
+	struct why local = {0};
+	uint64_t *from = NULL;
+	uint32_t count = 0;
+	int err = collect_links(r, &inside, target, &links, &count, why);
+
+	if (err == 0)
+		err = last_fulls(r, first, n, target, &from, why);
+	if (err < 0) {
+		free(links);
+		return err;
+	}
+	if (count == 1)
+		link = link_ref(links[0]);
+	else if (count > 1)
+		err = merge_group(r, first, n, links, count, from, target->layout, &link, &local);
+	free(links);
+	free(from);
+	if (err < 0)
+		log_warning("versions %llu to %llu are not merged: %s",
+			    (unsigned long long)r->lineage.steps[first].number,
+			    (unsigned long long)r->lineage.steps[first + n - 1].number, local.text);
+	if (fold_add(r, first, n, target->layout, link, err < 0) < 0)
+		return why_set(why, ENOMEM, "out of memory");
+	if (err == 0) {
+		trim_steps(r, first, n);
+		for (size_t i = r->fold_count; i-- > 0;)
+			if (is_inside_another(r, &r->folds[i]))
+				fold_drop(r, i);
+	}
+	return 0;
+}
+
+/* Is there a fold of this group, or of a larger one around it (or was it tried in vain)? */
+static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t size,
+		      struct layout *layout)
+{
+	size_t start = p->base + 1, end = first + size;
+
+	if (fold_find(r, first, size, layout) != NULL)
+		return true;
+	for (unsigned tier = 0; tier < FOLD_TIERS && end <= p->last + 1; tier++) {
+		if (fold_known(r, first, size, layout) != NULL)
+			return true;
+		size *= FOLD;
+		first = start + (first - start) / size * size;
+		end = first + size;
+	}
+	return false;
+}
+
+int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why)
+{
+	size_t size = 1;
 
 	for (unsigned tier = 0; tier < FOLD_TIERS; tier++) {
 		size *= FOLD;
 		/* Newest group first: it is what the next versions gain most from. */
-		for (size_t g = steps / size; g-- > 0;) {
+		for (size_t g = (p->last - p->base) / size; g-- > 0;) {
 			size_t first = p->base + 1 + g * size;
+			int err;
 
-			if (fold_find(r, first, size, layout) == NULL)
-				return fold_one(r, first, size, layout);
+			if (is_folded(r, p, first, size, target->layout))
+				continue;
+			err = fold_one(r, first, size, target, why);
+			return err < 0 ? err : 1;
 		}
 	}
-	return false;
+	return 0;
+}
+
+/* Folds all there is, oldest first and each group as soon as its parts are there, so that few are
+ * held at a time. */
+static int fold_all(struct run *r, const struct plan *p, const struct target *target,
+		    struct why *why)
+{
+	for (size_t done = FOLD; done <= p->last - p->base; done += FOLD) {
+		size_t size = FOLD;
+
+		for (unsigned tier = 0; tier < FOLD_TIERS && done % size == 0; tier++) {
+			size_t first = p->base + 1 + done - size;
+			int err = is_folded(r, p, first, size, target->layout)
+					  ? 0
+					  : fold_one(r, first, size, target, why);
+
+			if (err < 0)
+				return err;
+			size *= FOLD;
+		}
+	}
+	return 0;
+}
+
+int fold_stack(struct run *r, const struct plan *p, const struct target *target, struct link ***out,
+	       uint32_t *out_count, struct why *why)
+{
+	int err = 0;
+
+	if (stack_height(r, p, target->layout) > STACK_MAX)
+		err = fold_all(r, p, target, why);
+	return err < 0 ? err : collect_links(r, p, target, out, out_count, why);
 }

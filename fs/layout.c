@@ -99,16 +99,15 @@ static int count_tensors(const struct layout_input *in, size_t count, uint64_t *
 	return 0;
 }
 
-/* Metadata keys that a delta format puts into its files; transformers refuses a file whose "format"
- * is none it knows. */
+/* Metadata that a delta format puts into its files; transformers refuses a file whose "format" is
+ * none it knows. */
 static bool has_delta_keys(const struct st_header *h)
 {
 	const char *format = st_meta(h, "format");
 
-	return (format != NULL && strcmp(format, "pt") != 0 && strcmp(format, "tf") != 0 &&
-		strcmp(format, "flax") != 0 && strcmp(format, "np") != 0 &&
-		strcmp(format, "mlx") != 0) ||
-	       st_meta(h, "model_version") != NULL || st_meta(h, "sparse") != NULL;
+	return (format != NULL && (strcmp(format, "sparse_weight_patch") == 0 ||
+				   strcmp(format, "anchor_checkpoint") == 0)) ||
+	       (st_meta(h, "sparse") != NULL && st_meta(h, "num_params") != NULL);
 }
 
 static int keep_file(struct layout *l, const struct layout_input *in, uint32_t file,
@@ -152,7 +151,7 @@ static int keep_file(struct layout *l, const struct layout_input *in, uint32_t f
 int layout_keep(const struct layout_input *in, size_t count, struct layout **out, struct why *why)
 {
 	struct layout *l = NULL;
-	uint64_t tensors;
+	uint64_t tensors = 0;
 	int err = count_tensors(in, count, &tensors, why);
 
 	if (err < 0)
@@ -277,7 +276,7 @@ int layout_shard(const struct layout_input *in, size_t count, uint64_t shard_siz
 {
 	const struct st_tensor **order = NULL;
 	struct layout *l = NULL;
-	uint64_t tensors, n = 0, total = 0;
+	uint64_t tensors = 0, n = 0, total = 0;
 	int err = count_tensors(in, count, &tensors, why);
 
 	if (err < 0)

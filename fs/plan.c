@@ -10,7 +10,8 @@
  *
  * Holes: v2 and v3 of TRL use a number up when nothing changed and write no file.  A hole counts as
  * settled once a higher number has been there for the grace time; in v1, which never skips a
- * number, a hole is a missing object.
+ * number, a hole is a missing object.  So is, in any format, a number that we have seen an object
+ * for: what follows was made on top of it.
  */
 #include "fs/run_internal.h"
 
@@ -18,7 +19,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <xxhash.h>
+#include <stdlib.h>
 
 const struct object *step_objects(const struct step *s, size_t i)
 {
@@ -27,17 +28,19 @@ const struct object *step_objects(const struct step *s, size_t i)
 	return i == 0 ? s->delta : i == 1 ? s->anchor : NULL;
 }
 
-static void obstacle(struct run *r, uint64_t number, const char *fmt, ...) PRINTF(3, 4);
-static void obstacle(struct run *r, uint64_t number, const char *fmt, ...)
+/* Records the first one only; true when that was it. */
+static bool obstacle(struct run *r, uint64_t number, const char *fmt, ...) PRINTF(3, 4);
+static bool obstacle(struct run *r, uint64_t number, const char *fmt, ...)
 {
 	va_list ap;
 
 	if (r->obstacle.text[0] != '\0')
-		return;
+		return false;
 	r->obstacle.number = number;
 	va_start(ap, fmt);
 	vsnprintf(r->obstacle.text, sizeof(r->obstacle.text), fmt, ap);
 	va_end(ap);
+	return true;
 }
 
 struct look { /* a step, looked into */
@@ -74,10 +77,86 @@ static void look_into(struct run *r, const struct step *s, struct look *out)
 		out->usable = true;
 }
 
+/* ---- numbers that were there ---- */
+
+static int compare_numbers(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* The index of the first known number that is not below n. */
+static size_t known_at(const struct run *r, uint64_t n)
+{
+	size_t lo = 0, hi = r->known.count;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (r->known.v[mid] < n)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* An object that a later one with a lower number has put out of date: its number is free again. */
+static void known_forget(struct run *r, uint64_t n)
+{
+	size_t at = known_at(r, n);
+
+	if (at == r->known.count || r->known.v[at] != n)
+		return;
+	r->known.count--;
+	memmove(&r->known.v[at], &r->known.v[at + 1], (r->known.count - at) * sizeof(*r->known.v));
+}
+
+int known_update(struct run *r)
+{
+	const struct lineage *l = &r->lineage;
+	uint64_t *grown;
+	size_t count;
+
+	if (strcmp(r->known.label, r->label) != 0)
+		r->known.count = 0;
+	memcpy(r->known.label, r->label, sizeof(r->known.label));
+	for (size_t i = 0; i < l->stray_count; i++)
+		if (l->strays[i].kind == STRAY_SUPERSEDED)
+			known_forget(r, l->strays[i].number);
+	count = r->known.count;
+	grown = realloc(r->known.v, (count + l->step_count + 1) * sizeof(*grown));
+	if (grown == NULL)
+		return -ENOMEM;
+	r->known.v = grown;
+	for (size_t i = 0; i < l->step_count; i++) {
+		size_t at = known_at(r, l->steps[i].number);
+
+		if (at == r->known.count || r->known.v[at] != l->steps[i].number)
+			grown[count++] = l->steps[i].number;
+	}
+	r->known.count = count;
+	qsort(grown, count, sizeof(*grown), compare_numbers);
+	return 0;
+}
+
+/* ---- walking ---- */
+
+static bool is_younger(int64_t mtime_ns, int64_t ns)
+{
+	int64_t age;
+
+	/* Times may be anything; one that is out of all bounds is long ago. */
+	return !__builtin_sub_overflow(clock_real_ns(), mtime_ns, &age) && age < ns;
+}
+
 /* Is what lies between two neighbouring steps in order?  If not, why is recorded. */
 static bool joined(struct run *r, const struct step *low, const struct step *high,
 		   const struct look *h)
 {
+	size_t gone = known_at(r, low->number + 1);
+
 	if (h->base_version >= 0 && (uint64_t)h->base_version != low->number) {
 		obstacle(r, high->number,
 			 "version %llu applies to version %lld, but the one before it here is %llu",
@@ -87,6 +166,13 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 	}
 	if (high->number == low->number + 1)
 		return true;
+	if (gone < r->known.count && r->known.v[gone] < high->number) {
+		obstacle(r, high->number,
+			 "version %llu is missing: its object was here and is gone, and version "
+			 "%llu builds on it",
+			 (unsigned long long)r->known.v[gone], (unsigned long long)high->number);
+		return false;
+	}
 	if (!h->holes_legal) {
 		obstacle(r, high->number,
 			 "version %llu is missing (no object has that number, and this format "
@@ -95,11 +181,13 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 		return false;
 	}
 	if (clock_mono_ns() - h->first_seen_ns < r->config.hole_grace_ns &&
-	    clock_real_ns() - high->mtime_ns < r->config.hole_grace_ns) {
-		obstacle(
-			r, high->number,
-			"version %llu is waiting a moment for number %llu, which has no object yet",
-			(unsigned long long)high->number, (unsigned long long)low->number + 1);
+	    is_younger(high->mtime_ns, r->config.hole_grace_ns)) {
+		if (obstacle(
+			    r, high->number,
+			    "version %llu is waiting a moment for number %llu, which has no object "
+			    "yet",
+			    (unsigned long long)high->number, (unsigned long long)low->number + 1))
+			r->obstacle.waiting = true;
 		r->unsettled = true;
 		return false;
 	}
@@ -135,65 +223,82 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 		above = here;
 	}
 	if (l->step_count > 0)
-		obstacle(r, l->steps[l->step_count - 1].number,
-			 "there is no complete anchor to start from%s%.200s",
+		obstacle(r, 0, "there is no complete anchor to start from%s%.200s",
 			 r->cover.origin != NULL ? ": none covers every tensor of " : "",
 			 r->cover.origin != NULL ? r->cover.origin : "");
 	return false;
 }
 
+void plan_whole(struct run *r, bool *out)
+{
+	const struct lineage *l = &r->lineage;
+
+	for (size_t i = 0; i < l->step_count; i++) {
+		struct look here;
+
+		look_into(r, &l->steps[i], &here);
+		out[i] = here.usable &&
+			 (here.complete || (i > 0 && out[i - 1] &&
+					    joined(r, &l->steps[i - 1], &l->steps[i], &here)));
+	}
+}
+
+int64_t mtime_after(int64_t m)
+{
+	return m > INT64_MAX - 1000000 ? m : m + 1000000;
+}
+
 int64_t plan_mtime(const struct run *r, const struct plan *p)
 {
-	int64_t m = r->lineage.steps[p->base].mtime_ns;
+	int64_t m = r->lineage.steps[0].mtime_ns;
 
-	/* Strictly increasing, also where a bucket was written within one tick of the clock. */
-	for (size_t i = p->base + 1; i <= p->last; i++)
-		m = MAX(r->lineage.steps[i].mtime_ns, m + 1000000);
+	/* Strictly increasing, also where a bucket was written within one tick of the clock or its
+	 * times mean nothing.  Counted from the lineage's beginning, so that it does not depend on
+	 * which anchor a version is built from. */
+	for (size_t i = 1; i <= p->last; i++)
+		m = MAX(r->lineage.steps[i].mtime_ns, mtime_after(m));
 	return m;
 }
 
 /* Identity of the plan: all its objects. */
-static bool plan_id(const struct run *r, const struct plan *p, struct identity *out)
+static struct identity plan_id(const struct run *r, const struct plan *p)
 {
-	XXH3_state_t *h = XXH3_createState();
-	XXH128_canonical_t digest;
+	struct identity id = {0};
 	const struct object *o;
 
-	if (h == NULL)
-		return false;
-	XXH3_128bits_reset(h);
 	for (size_t i = p->base; i <= p->last; i++)
 		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
-			XXH3_128bits_update(h, o->id.bytes, sizeof(o->id.bytes));
-			XXH3_128bits_update(h, &r->lineage.steps[i].number,
-					    sizeof(r->lineage.steps[i].number));
+			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
+			identity_mix(&id, &r->lineage.steps[i].number,
+				     sizeof(r->lineage.steps[i].number));
 		}
-	XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(h));
-	XXH3_freeState(h);
-	memcpy(out->bytes, digest.digest, sizeof(out->bytes));
-	return true;
+	return id;
 }
 
 bool plan_is_shown(const struct run *r, const struct plan *p)
 {
 	struct identity id;
 
-	return r->newest->version == r->lineage.steps[p->last].number && plan_id(r, p, &id) &&
-	       identity_equal(&id, &r->shown);
+	if (r->newest == NULL || r->newest->version != r->lineage.steps[p->last].number)
+		return false;
+	id = plan_id(r, p);
+	return identity_equal(&id, &r->shown);
 }
 
 void plan_remember(struct run *r, const struct plan *p)
 {
-	if (!plan_id(r, p, &r->shown))
-		memset(&r->shown, 0, sizeof(r->shown));
+	r->shown = plan_id(r, p);
 }
 
-bool plan_hole_legal(struct run *r, const struct plan *p)
+bool plan_hole_legal(struct run *r, const struct plan *p, uint64_t version)
 {
-	struct look above;
+	const struct step *above = &r->lineage.steps[p->last + 1];
+	size_t at = known_at(r, r->lineage.steps[p->last].number + 1);
+	struct look look;
 
-	if (p->last + 1 >= r->lineage.step_count)
+	if (p->last + 1 >= r->lineage.step_count || above->number < version ||
+	    (at < r->known.count && r->known.v[at] <= version))
 		return false;
-	look_into(r, &r->lineage.steps[p->last + 1], &above);
-	return above.usable && above.holes_legal;
+	look_into(r, above, &look);
+	return look.usable && look.holes_legal;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the model is: the --base directory, the set of tensors a complete anchor has, and layouts.
+ * What the model looks like: the --base directory, and layouts.
  *
- * The cheap and sure reference is the run's first object: it holds the policy before training,
- * complete in every generation of TRL.  Where it is gone, --base says which tensors there are;
- * without that, the oldest object that is nothing but full tensors is believed to be complete as
- * long as no later object names a tensor that it lacks.
- *
+ * A base gives the layout, the bytes of tensors that no object has, and, with tie_word_embeddings,
+ * one tensor for head and embedding (layout), though version 0 shows the files as they are (own).
  * Errors of --base are errors of the start: nothing useful can be shown on a wrong base.
+ *
+ * Without one the layout is that of the lineage's first complete anchor, so that a mount that
+ * starts late shows the same bytes as one that was there from the beginning.
  */
 #include "fs/run_internal.h"
 
@@ -15,7 +15,6 @@
 
 #include <jansson.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
 static const char *const embeddings[] = {
 	"model.embed_tokens.weight", "embed_tokens.weight", "transformer.wte.weight",
@@ -35,8 +34,11 @@ bool tied_name(const char *name)
 	return false;
 }
 
-void layout_tie(struct layout *l)
+/* Sets the aliases of tied embeddings in a layout being made; true when there are any. */
+static bool layout_tie(struct layout *l)
 {
+	bool any = false;
+
 	for (size_t h = 0; h < ARRAY_LEN(heads); h++) {
 		uint32_t head = layout_find(l, heads[h]);
 
@@ -45,10 +47,13 @@ void layout_tie(struct layout *l)
 
 			/* A head of another shape or dtype is not tied, whatever the configuration
 			 * says. */
-			if (embedding != LAYOUT_NONE && layout_alias(l, head, embedding) == 0)
+			if (embedding != LAYOUT_NONE && layout_alias(l, head, embedding) == 0) {
+				any = true;
 				break;
+			}
 		}
 	}
+	return any;
 }
 
 /* Parses a JSON object of the base; *out is NULL when there is no such file. */
@@ -193,7 +198,7 @@ static int base_sources(struct base *b, const struct layout_input *in, struct bl
 	b->sources = s;
 	s->count = b->layout->tensor_count;
 	s->v = calloc(s->count ? s->count : 1, sizeof(*s->v));
-	s->blobs = calloc(count, sizeof(*s->blobs));
+	s->blobs = calloc(count, sizeof(struct blob *));
 	if (s->v == NULL || s->blobs == NULL)
 		return -ENOMEM;
 	for (size_t f = 0; f < count; f++) {
@@ -211,19 +216,47 @@ static int base_sources(struct base *b, const struct layout_input *in, struct bl
 	return 0;
 }
 
+static int base_layout(const struct layout_input *in, size_t count, uint64_t shard_size,
+		       struct layout **out, struct why *why)
+{
+	return shard_size > 0 ? layout_shard(in, count, shard_size, out, why)
+			      : layout_keep(in, count, out, why);
+}
+
+/* The layout, twice where tied tensors make a difference. */
+static int base_layouts(struct base *b, const struct layout_input *in, size_t count,
+			uint64_t shard_size, struct why *why)
+{
+	int err = base_layout(in, count, shard_size, &b->layout, why);
+
+	if (err < 0)
+		return err;
+	if (b->tied && layout_tie(b->layout))
+		return base_layout(in, count, shard_size, &b->own, why);
+	b->own = layout_ref(b->layout);
+	return 0;
+}
+
+static void base_identify(struct base *b, const char *const *names, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct object *o = listing_find(&b->listing, names[i]);
+
+		identity_mix(&b->id, o->id.bytes, sizeof(o->id.bytes));
+		b->mtime_ns = MAX(b->mtime_ns, o->mtime_ns);
+	}
+	/* Patches are matched to names, and what is tied changes which name is meant. */
+	identity_mix(&b->id, &b->tied, sizeof(b->tied));
+}
+
 /* Opens the files and makes layout, sources and identity. */
 static int base_load(struct base *b, struct store *store, const char *const *names, size_t count,
 		     uint64_t shard_size, struct why *why)
 {
 	struct layout_input *in = calloc(count, sizeof(*in));
-	struct blob **blobs = calloc(count, sizeof(*blobs));
-	XXH3_state_t *hash = XXH3_createState();
-	int err = in == NULL || blobs == NULL || hash == NULL
-			  ? why_set(why, ENOMEM, "out of memory")
-			  : 0;
+	struct blob **blobs = calloc(count, sizeof(struct blob *));
+	int err = in == NULL || blobs == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
 
-	if (err == 0)
-		XXH3_128bits_reset(hash);
 	for (size_t i = 0; i < count && err == 0; i++) {
 		const struct object *o = listing_find(&b->listing, names[i]);
 		struct source src;
@@ -236,25 +269,20 @@ static int base_load(struct base *b, struct store *store, const char *const *nam
 		err = st_read(&src, (struct st_header **)&in[i].header, (char **)&in[i].json, why);
 		if (err < 0)
 			why_prefix(why, "%s", names[i]);
-		XXH3_128bits_update(hash, o->id.bytes, sizeof(o->id.bytes));
-		b->mtime_ns = MAX(b->mtime_ns, o->mtime_ns);
 	}
 	if (err == 0)
-		err = shard_size > 0 ? layout_shard(in, count, shard_size, &b->layout, why)
-				     : layout_keep(in, count, &b->layout, why);
+		err = base_layouts(b, in, count, shard_size, why);
 	if (err == 0) {
-		XXH128_canonical_t digest;
-
-		XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(hash));
-		memcpy(b->id.bytes, digest.digest, sizeof(b->id.bytes));
+		base_identify(b, names, count);
 		err = base_sources(b, in, blobs, count);
+		if (err < 0)
+			why_set(why, -err, "out of memory");
 	}
 	for (size_t i = 0; in != NULL && blobs != NULL && i < count; i++) {
 		blob_unref(blobs[i]);
 		st_free((struct st_header *)in[i].header);
 		free((char *)in[i].json);
 	}
-	XXH3_freeState(hash);
 	free(in);
 	free(blobs);
 	return err;
@@ -285,14 +313,12 @@ int base_open(struct store *store, uint64_t shard_size, struct base **out, struc
 		err = read_json(store, &b->listing, "config.json", &config, why);
 	if (err == 0)
 		err = pick_files(&b->listing, index, &names, &count, why);
+	b->tied = config != NULL && config_ties(config);
 	if (err == 0)
 		err = base_load(b, store, names, count, shard_size, why);
 	if (err == 0 && index != NULL && shard_size == 0)
 		err = check_index(index, b->layout, why);
 	if (err == 0) {
-		b->tied = config != NULL && config_ties(config);
-		if (b->tied)
-			layout_tie(b->layout);
 		*out = b;
 	} else {
 		why_prefix(why, "--base %s", store->name);
@@ -309,173 +335,100 @@ void base_free(struct base *b)
 	if (b == NULL)
 		return;
 	layout_unref(b->layout);
+	layout_unref(b->own);
 	sources_unref(b->sources);
 	listing_release(&b->listing);
 	free(b);
 }
 
-/* ---- the cover ---- */
+/* ---- layouts ---- */
 
-void cover_release(struct cover *c)
+static struct layout *layout_in_use(const struct run *r, const struct st_header *header)
 {
-	for (size_t i = 0; i < c->count; i++)
-		free(c->names[i]);
-	free(c->names);
-	free(c->origin);
-	*c = (struct cover){0};
+	for (size_t i = 0; i < r->layout_count; i++)
+		if (layout_same_tensors(r->layouts[i], header))
+			return r->layouts[i];
+	return NULL;
 }
 
-static bool cover_add(struct cover *c, const char *name)
+/* Makes a layout and keeps it as one in use. */
+static int layout_add(struct run *r, const struct st_header *header, const char *json,
+		      struct layout **out, struct why *why)
 {
-	c->names[c->count] = strdup(name);
-	return c->names[c->count] != NULL && ++c->count;
+	const struct layout_input in = {
+		.name = "model.safetensors", .header = header, .json = json};
+	struct layout **grown =
+		realloc(r->layouts, (r->layout_count + 1) * sizeof(struct layout *));
+	int err;
+
+	if (grown == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	r->layouts = grown;
+	err = r->config.shard_size > 0 ? layout_shard(&in, 1, r->config.shard_size, out, why)
+				       : layout_keep(&in, 1, out, why);
+	if (err == 0)
+		r->layouts[r->layout_count++] = *out;
+	return err;
 }
 
-static int compare_strings(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* All tensors of an object that is nothing but full tensors; false: it is not, or cannot be read.
- */
-static bool cover_from_object(struct run *r, const struct object *o, struct cover *c)
+static int read_header(struct run *r, const struct object *object, struct st_header **out_header,
+		       char **out_json, struct why *why)
 {
 	struct blob *blob = NULL;
-	struct delta *d = NULL;
 	struct source src;
-	bool ok = false;
+	int err = blob_open(r->config.store, object, false, &blob, why);
 
-	if (o->err != 0 || blob_open(r->config.store, o, false, &blob, NULL) < 0)
-		return false;
+	if (err < 0)
+		return err;
 	src = blob_source(blob);
-	if (blob->handle != NULL && store_settled(blob->handle) < 0)
-		goto out;
-	if (delta_open(&src, &d, NULL) < 0 || d->sparse > 0 || d->full == 0)
-		goto out;
-	c->names = calloc(d->count, sizeof(*c->names));
-	c->origin = strdup(o->key);
-	c->id = o->id;
-	ok = c->names != NULL && c->origin != NULL;
-	for (size_t i = 0; i < d->count && ok; i++)
-		ok = cover_add(c, d->parts[i].name);
-	if (!ok)
-		cover_release(c);
-out:
-	delta_free(d);
+	err = st_read(&src, out_header, out_json, why);
 	blob_unref(blob);
-	return ok;
+	return err;
 }
 
-/* Floating-point tensors of --base: what a trainer can have as parameters.  A tied pair counts as
- * its embedding. */
-static bool cover_from_base(struct run *r, struct cover *c)
+/* The lineage's first complete anchor. */
+static const struct object *first_complete(struct run *r)
 {
-	const struct layout *l = r->base->layout;
+	const struct object *o;
 
-	c->names = calloc(l->tensor_count ? l->tensor_count : 1, sizeof(*c->names));
-	c->origin = strdup("--base");
-	c->id = r->base->id;
-	if (c->names == NULL || c->origin == NULL)
-		return false;
-	for (uint32_t i = 0; i < l->tensor_count; i++)
-		if (st_dtype_is_float(l->tensors[i].dtype) && l->tensors[i].alias == i &&
-		    !cover_add(c, l->tensors[i].name))
-			return false;
-	qsort(c->names, c->count, sizeof(*c->names), compare_strings);
-	return true;
-}
-
-/* Does any later object name a tensor that the cover lacks? */
-static bool contradicted(struct run *r, size_t first, const struct cover *c)
-{
-	for (size_t i = first + 1; i < r->lineage.step_count; i++) {
-		const struct object *o;
-
+	for (size_t i = 0; i < r->lineage.step_count; i++)
 		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
-			struct blob *blob = NULL;
-			struct delta *d = NULL;
-			struct source src;
-			bool missing = false;
+			const struct exam *e = exam_get(r, o);
 
-			if (o->err != 0 || blob_open(r->config.store, o, false, &blob, NULL) < 0)
-				continue;
-			src = blob_source(blob);
-			if (delta_open(&src, &d, NULL) == 0)
-				for (size_t p = 0; p < d->count && !missing; p++)
-					missing =
-						bsearch(&d->parts[p].name, c->names, c->count,
-							sizeof(*c->names), compare_strings) == NULL;
-			delta_free(d);
-			blob_unref(blob);
-			if (missing)
-				return true;
+			if (e != NULL && e->state == EXAM_OK && e->complete)
+				return o;
 		}
-	}
-	return false;
+	return NULL;
 }
 
-static bool find_cover(struct run *r, struct cover *c)
+/* A new layout from the first complete anchor if that has these tensors, else false. */
+static bool layout_from_first(struct run *r, const struct object *object,
+			      const struct st_header *header, struct layout **out)
 {
-	const struct lineage *l = &r->lineage;
+	const struct object *first = first_complete(r);
+	struct st_header *h = NULL;
+	struct layout *l = NULL;
+	char *json = NULL;
+	bool made = false;
 
-	if (l->step_count > 0 && l->steps[0].number <= 1) {
-		const struct step *s = &l->steps[0];
-
-		return cover_from_object(r, s->anchor != NULL ? s->anchor : s->delta, c);
+	if (first == NULL || first == object || read_header(r, first, &h, &json, NULL) < 0)
+		return false;
+	made = layout_add(r, h, json, &l, NULL) == 0;
+	if (made && !layout_same_tensors(l, header)) {
+		layout_unref(l);
+		r->layout_count--;
+		made = false;
 	}
-	if (r->base != NULL)
-		return cover_from_base(r, c);
-	for (size_t i = 0; i < l->step_count; i++) {
-		const struct object *o =
-			l->steps[i].anchor != NULL ? l->steps[i].anchor : l->steps[i].delta;
-
-		if (!cover_from_object(r, o, c))
-			continue;
-		if (!contradicted(r, i, c)) {
-			c->assumed = true;
-			return true;
-		}
-		cover_release(c);
-	}
-	return false;
+	if (made)
+		*out = l;
+	st_free(h);
+	free(json);
+	return made;
 }
-
-bool cover_update(struct run *r)
-{
-	struct cover c = {0};
-
-	if (r->cover.origin != NULL) {
-		const struct object *o = listing_find(&r->current->listing, r->cover.origin);
-		bool first_known = r->lineage.step_count > 0 && r->lineage.steps[0].number <= 1;
-
-		/* Still the same object, or the base with no first object that would be better. */
-		if (o != NULL && identity_equal(&o->id, &r->cover.id))
-			return true;
-		if (r->base != NULL && !first_known && identity_equal(&r->base->id, &r->cover.id))
-			return true;
-	}
-	if (!find_cover(r, &c)) {
-		cover_release(&c);
-		/* A first object that was pruned since we read it is no reason to forget what it
-		 * said, as long as the same run goes on. */
-		return r->cover.origin != NULL && r->lineage.step_count > 0 &&
-		       r->lineage.steps[0].number > 1;
-	}
-	cover_release(&r->cover);
-	r->cover = c;
-	exams_sweep(r, true);
-	return true;
-}
-
-/* ---- layouts ---- */
 
 int layout_for(struct run *r, const struct object *object, struct layout **out, struct why *why)
 {
-	struct layout_input in = {.name = "model.safetensors"};
-	struct layout *l = NULL, **grown;
 	struct st_header *header = NULL;
-	struct blob *blob = NULL;
-	struct source src;
 	char *json = NULL;
 	int err;
 
@@ -483,36 +436,27 @@ int layout_for(struct run *r, const struct object *object, struct layout **out, 
 		*out = r->base->layout;
 		return 0;
 	}
-	err = blob_open(r->config.store, object, false, &blob, why);
+	err = read_header(r, object, &header, &json, why);
 	if (err < 0)
 		return err;
-	src = blob_source(blob);
-	err = st_read(&src, &header, &json, why);
-	for (size_t i = 0; err == 0 && i < r->layout_count && l == NULL; i++)
-		if (layout_same_tensors(r->layouts[i], header))
-			l = r->layouts[i];
-	if (err == 0 && l == NULL) {
-		in.header = header;
-		in.json = json;
-		err = r->config.shard_size > 0 ? layout_shard(&in, 1, r->config.shard_size, &l, why)
-					       : layout_keep(&in, 1, &l, why);
-		grown = err == 0 ? realloc(r->layouts,
-					   (r->layout_count + 1) * sizeof(struct layout *))
-				 : NULL;
-		if (err == 0 && grown == NULL) {
-			layout_unref(l);
-			err = why_set(why, ENOMEM, "out of memory");
-		} else if (err == 0) {
-			r->layouts = grown;
-			r->layouts[r->layout_count++] = l;
-		}
-	}
-	if (err == 0)
-		*out = l;
-	else
-		why_prefix(why, "%s", object->key);
+	*out = layout_in_use(r, header);
+	if (*out == NULL && !layout_from_first(r, object, header, out))
+		err = layout_add(r, header, json, out, why);
 	st_free(header);
 	free(json);
-	blob_unref(blob);
 	return err;
+}
+
+void layouts_sweep(struct run *r)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < r->layout_count; i++) {
+		/* Only this thread makes references from a layout that has no other. */
+		if (__atomic_load_n(&r->layouts[i]->refs, __ATOMIC_ACQUIRE) > 1)
+			r->layouts[kept++] = r->layouts[i];
+		else
+			layout_unref(r->layouts[i]);
+	}
+	r->layout_count = kept;
 }

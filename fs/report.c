@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { PROBLEMS_MAX = 256 }; /* more are counted in a note */
+
 const char *version_kind_name(enum version_kind k)
 {
 	static const char *const names[] = {"base", "anchor", "partial", "delta", "empty"};
@@ -92,9 +94,13 @@ static bool add_problem(struct run_report *p, const char *key, const char *text)
 static bool add_stray(struct run_report *p, const struct stray *s)
 {
 	struct buf text = {0};
+	struct why why = {0};
 	bool ok;
 
-	if (s->kind == STRAY_NAME)
+	if (s->kind == STRAY_NAME && s->object->err != 0) {
+		listed_error(s->object, &why);
+		buf_addstr(&text, why.text);
+	} else if (s->kind == STRAY_NAME)
 		buf_addstr(&text, "is not named step_NUMBER.safetensors (with a number below "
 				  "2^63); it is ignored");
 	else
@@ -168,30 +174,33 @@ static void mark_blocked(const struct run *r, struct run_report *p)
 				  ? r->newest->version
 				  : 0;
 
-	for (size_t i = 0; i < p->version_count; i++)
-		if (p->versions[i].state == VERSION_OK && p->versions[i].number > newest &&
-		    r->config.history != NULL)
-			p->versions[i].state = VERSION_BLOCKED;
-}
-
-/* A tool that looks into every object also wants to know which versions are whole without a
- * history. */
-static void mark_chain(struct run_report *p)
-{
-	bool whole = false;
-
 	for (size_t i = 0; i < p->version_count; i++) {
 		struct version_info *v = &p->versions[i];
 
-		if (v->state == VERSION_SUPERSEDED)
+		if (v->state != VERSION_OK || v->number <= newest)
 			continue;
-		if (v->state == VERSION_OK && (v->kind == VERSION_ANCHOR || whole))
-			whole = true;
-		else if (v->state == VERSION_OK)
-			v->state = VERSION_BLOCKED;
-		else
-			whole = false;
+		v->state = r->obstacle.waiting && v->number >= r->obstacle.number ? VERSION_WAITING
+										  : VERSION_BLOCKED;
 	}
+}
+
+/* The same for every version, when all objects have been looked into. */
+static bool mark_whole(struct run *r, struct run_report *p)
+{
+	const struct lineage *l = &r->lineage;
+	bool *whole = calloc(l->step_count + 1, sizeof(*whole));
+
+	if (whole == NULL)
+		return false;
+	plan_whole(r, whole);
+	for (size_t i = 0; i < p->version_count; i++) {
+		const struct step *s = lineage_find(l, p->versions[i].number);
+
+		if (p->versions[i].state == VERSION_OK && s != NULL && !whole[s - l->steps])
+			p->versions[i].state = VERSION_BLOCKED;
+	}
+	free(whole);
+	return true;
 }
 
 static bool fill_versions(struct run *r, struct run_report *p)
@@ -231,7 +240,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 
 	for (size_t i = 0; i < r->lineage.stray_count; i++)
 		superseded += r->lineage.strays[i].kind == STRAY_SUPERSEDED;
-	p->notes = calloc(r->notes.len + 3, sizeof(*p->notes));
+	p->notes = calloc(r->notes.len + 3, sizeof(char *));
 	if (p->notes == NULL)
 		return false;
 	while (*text != '\0') {
@@ -279,6 +288,37 @@ static bool add_obstacle(const struct run *r, struct run_report *p)
 	return r->obstacle.text[0] == '\0' || add_problem(p, "", r->obstacle.text);
 }
 
+/* Keeps a bucket full of rubbish from filling log and status: the last problems are those of the
+ * highest numbers. */
+static bool cap_problems(struct run_report *p)
+{
+	size_t over = p->problem_count > PROBLEMS_MAX ? p->problem_count - PROBLEMS_MAX : 0;
+
+	if (over == 0)
+		return true;
+	for (size_t i = 0; i < over; i++) {
+		free(p->problems[i].object);
+		free(p->problems[i].text);
+	}
+	p->problem_count = PROBLEMS_MAX;
+	memmove(p->problems, p->problems + over, PROBLEMS_MAX * sizeof(*p->problems));
+	if (asprintf(&p->notes[p->note_count], "%zu more objects have problems", over) < 0)
+		return false;
+	p->note_count++;
+	return true;
+}
+
+static bool fill_report(struct run *r, struct run_report *p)
+{
+	if (!fill_versions(r, p) || !add_obstacle(r, p) || !fill_notes(r, p) || !cap_problems(p))
+		return false;
+	qsort(p->versions, p->version_count, sizeof(*p->versions), compare_versions);
+	if (r->config.history == NULL && r->config.deep)
+		return mark_whole(r, p);
+	mark_blocked(r, p);
+	return true;
+}
+
 void report_publish(struct run *r)
 {
 	struct run_report *p = calloc(1, sizeof(*p)), *old;
@@ -291,8 +331,7 @@ void report_publish(struct run *r)
 	p->scanned_real_ns = clock_real_ns();
 	p->versions = calloc(room, sizeof(*p->versions));
 	p->problems = calloc(room + 1, sizeof(*p->problems));
-	ok = p->versions != NULL && p->problems != NULL && fill_versions(r, p) &&
-	     add_obstacle(r, p) && fill_notes(r, p);
+	ok = p->versions != NULL && p->problems != NULL && fill_report(r, p);
 	if (ok && r->store_error != NULL) {
 		p->store_error = strdup(r->store_error);
 		ok = p->store_error != NULL;
@@ -301,11 +340,6 @@ void report_publish(struct run *r)
 		run_report_unref(p);
 		return; /* out of memory: the old report stays */
 	}
-	qsort(p->versions, p->version_count, sizeof(*p->versions), compare_versions);
-	if (r->config.history == NULL && r->config.deep)
-		mark_chain(p);
-	else
-		mark_blocked(r, p);
 	lock_take(&r->lock);
 	old = r->report;
 	r->report = p;

@@ -54,9 +54,16 @@ int run_new(const struct run_config *config, struct run **out, struct why *why)
 	return 0;
 }
 
-static void drop_node(void *value, void *ctx)
+void identity_mix(struct identity *id, const void *bytes, size_t len)
 {
-	node_unref(value);
+	uint8_t both[2 * sizeof(id->bytes)];
+	XXH128_canonical_t digest;
+
+	XXH128_canonicalFromHash(&digest, XXH3_128bits(bytes, len));
+	memcpy(both, id->bytes, sizeof(id->bytes));
+	memcpy(both + sizeof(id->bytes), digest.digest, sizeof(id->bytes));
+	XXH128_canonicalFromHash(&digest, XXH3_128bits(both, sizeof(both)));
+	memcpy(id->bytes, digest.digest, sizeof(id->bytes));
 }
 
 void listing_unref(struct listing_ref *l)
@@ -73,11 +80,10 @@ void run_free(struct run *r)
 		return;
 	lineage_release(&r->lineage);
 	folds_release(r, false);
-	free(r->folds);
 	if (r->exams != NULL)
 		exams_sweep(r, true);
 	if (r->companions != NULL)
-		table_each(r->companions, drop_node, NULL);
+		companions_sweep(r, true);
 	table_free(r->exams);
 	table_free(r->companions);
 	generation_unref(r->newest);
@@ -85,6 +91,7 @@ void run_free(struct run *r)
 	for (size_t i = 0; i < r->layout_count; i++)
 		layout_unref(r->layouts[i]);
 	free(r->layouts);
+	free(r->known.v);
 	base_free(r->base);
 	listing_unref(r->current);
 	listing_unref(r->listing);
@@ -117,6 +124,37 @@ bool run_unsettled(const struct run *r)
 	return r->unsettled || r->fold_due || r->backfill > 0;
 }
 
+/* Do the lineages have an object in common? */
+static bool have_common(const struct lineage *a, const struct lineage *b)
+{
+	for (size_t i = 0; i < a->step_count; i++) {
+		const struct step *x = &a->steps[i], *y = lineage_find(b, x->number);
+
+		if (y != NULL && ((x->anchor != NULL && y->anchor != NULL &&
+				   identity_equal(&x->anchor->id, &y->anchor->id)) ||
+				  (x->delta != NULL && y->delta != NULL &&
+				   identity_equal(&x->delta->id, &y->delta->id))))
+			return true;
+	}
+	return false;
+}
+
+/* The label of a lineage is its first object's, and stays when that is pruned while the run goes
+ * on. */
+static void update_label(struct run *r, const struct lineage *now)
+{
+	const struct object *first;
+	bool pruned;
+
+	if (now->step_count == 0)
+		return;
+	first = now->steps[0].anchor != NULL ? now->steps[0].anchor : now->steps[0].delta;
+	pruned = r->label[0] != '\0' && now->steps[0].number > 1 && have_common(&r->lineage, now);
+	if (!pruned && (r->label[0] == '\0' || !identity_equal(&first->id, &r->first_id)))
+		lineage_label(now, r->label);
+	r->first_id = first->id;
+}
+
 /* Lists the store and orders what is there.  On failure everything stays as it was. */
 static int take_listing(struct run *r, struct why *why)
 {
@@ -138,6 +176,7 @@ static int take_listing(struct run *r, struct why *why)
 		free(fresh);
 		return err;
 	}
+	update_label(r, &lineage);
 	lineage_release(&r->lineage);
 	r->lineage = lineage;
 	listing_unref(r->current);
@@ -147,26 +186,8 @@ static int take_listing(struct run *r, struct why *why)
 	r->listing = fresh;
 	lock_release(&r->lock);
 	listing_unref(old);
-	return 0;
-}
-
-/* The label of a lineage is its first object's, and stays when that is pruned while the run goes
- * on. */
-static void update_label(struct run *r)
-{
-	const struct lineage *l = &r->lineage;
-	const struct object *first;
-
-	if (l->step_count == 0)
-		return;
-	first = l->steps[0].anchor != NULL ? l->steps[0].anchor : l->steps[0].delta;
-	if (r->label[0] != '\0' && l->steps[0].number > 1 && r->newest != NULL &&
-	    lineage_find(l, r->newest->version) != NULL)
-		return;
-	if (r->label[0] != '\0' && identity_equal(&first->id, &r->first_id))
-		return;
-	r->first_id = first->id;
-	lineage_label(l, r->label);
+	err = known_update(r);
+	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }
 
 static const char *plan_format(struct run *r, const struct plan *p)
@@ -190,7 +211,8 @@ static int plan_and_assemble(struct run *r, uint64_t limit, struct plan *p, stru
 {
 	int err = -EAGAIN;
 
-	for (size_t tries = 0; tries < r->lineage.step_count + 2; tries++) {
+	/* Every try that fails marks an object as not usable in this round. */
+	for (size_t tries = 0; tries < 2 * r->lineage.step_count + 2; tries++) {
 		memset(&r->obstacle, 0, sizeof(r->obstacle));
 		if (!plan_make(r, limit, p))
 			return why_set(why, ENOENT, "%s",
@@ -209,11 +231,12 @@ static void notes_begin(struct run *r, const struct state *state)
 	uint32_t widened = 0;
 
 	r->notes.len = 0;
-	if (r->cover.assumed)
+	if (r->cover.from == COVER_ASSUMED && state != NULL)
 		run_note(r,
-			 "%s is taken for a complete anchor: the run's first object is gone and "
+			 "version %llu is taken for a complete anchor, since no object names a "
+			 "tensor that it lacks: the run's first object is gone or damaged and "
 			 "there is no --base to compare with",
-			 r->cover.origin);
+			 (unsigned long long)state->anchor);
 	for (uint32_t i = 0; state != NULL && i < state->layout->tensor_count; i++)
 		widened += state->sources->v[state->layout->tensors[i].alias].dtype !=
 			   state->layout->tensors[i].dtype;
@@ -233,6 +256,8 @@ static int publish(struct run *r, struct generation *g)
 	generation_unref(r->newest);
 	r->newest = generation_ref(g);
 	r->companions_sig = companions_signature(r);
+	companions_sweep(r, false);
+	folds_retry(r);
 	return 0;
 }
 
@@ -262,7 +287,7 @@ static int publish_start(struct run *r)
 static int publish_state(struct run *r, const struct plan *p, struct state *state)
 {
 	struct generation *g;
-	int64_t mtime = MAX(plan_mtime(r, p), r->last_mtime_ns + 1000000);
+	int64_t mtime = MAX(plan_mtime(r, p), mtime_after(r->last_mtime_ns));
 	int err;
 
 	notes_begin(r, state);
@@ -295,9 +320,43 @@ static int follow_companions(struct run *r)
 			    r->newest->format, r->newest, &g);
 	if (err < 0)
 		return err;
+	/* Another run may have begun that has nothing to show yet. */
+	memcpy(g->lineage, r->newest->lineage, sizeof(g->lineage));
 	err = publish(r, g);
 	generation_unref(g);
 	return err;
+}
+
+/* Can all that a state is made of still be read as it was? */
+static bool is_readable(const struct state *s)
+{
+	for (uint32_t i = 0; i < s->sources->blob_count; i++) {
+		struct blob *b = s->sources->blobs[i];
+
+		if (b->handle != NULL && store_settled(b->handle) == -ESTALE)
+			return false;
+	}
+	return true;
+}
+
+/* Would the plan take back a version of this very run?  An object that goes away or is damaged is
+ * no reason to: what is shown does not need it any more, unless it was overwritten where it lies.
+ */
+static bool goes_back(const struct run *r, const struct plan *p)
+{
+	return r->newest != NULL && r->newest->state != NULL &&
+	       strcmp(r->newest->lineage, r->label) == 0 &&
+	       r->lineage.steps[p->last].number < r->newest->version &&
+	       is_readable(r->newest->state);
+}
+
+static bool stays(struct run *r, const struct plan *p)
+{
+	if (!goes_back(r, p))
+		return false;
+	run_note(r, "version %llu stays, although not all of its objects are there as they were",
+		 (unsigned long long)r->newest->version);
+	return true;
 }
 
 /* Publishes the newest whole version if it is not the one that is there. */
@@ -316,13 +375,17 @@ static int advance(struct run *r)
 	}
 	if (!plan_make(r, UINT64_MAX, &p))
 		return 0;
-	if (r->newest != NULL && plan_is_shown(r, &p))
+	if (plan_is_shown(r, &p) || stays(r, &p))
 		return 0;
 	err = plan_and_assemble(r, UINT64_MAX, &p, &state, &why);
 	if (err == -ENOMEM)
 		return err;
 	if (err < 0)
 		return 0; /* the obstacle says it */
+	if (stays(r, &p)) {
+		state_unref(state);
+		return 0;
+	}
 	if (r->newest == NULL || r->newest->state == NULL ||
 	    !identity_equal(&r->newest->state->fingerprint, &state->fingerprint)) {
 		bool same_run = r->newest != NULL && r->newest->version > 0 &&
@@ -372,16 +435,22 @@ static void idle_work(struct run *r)
 {
 	char text[sizeof(r->obstacle.text)];
 	uint64_t number = r->obstacle.number;
+	bool waiting = r->obstacle.waiting;
+	struct why why = {0};
 	struct plan p;
 
 	r->fold_due = false;
 	memcpy(text, r->obstacle.text, sizeof(text));
 	if (r->backfill > 0)
 		backfill(r);
-	else if (r->newest != NULL && r->newest->state != NULL && r->newest->version > 0 &&
-		 plan_make(r, UINT64_MAX, &p))
-		r->fold_due = fold_work(r, &p, r->newest->state->layout);
+	else if (r->newest != NULL && r->newest->state != NULL && plan_make(r, UINT64_MAX, &p) &&
+		 plan_is_shown(r, &p)) {
+		const struct target target = target_of_state(r->newest->state);
+
+		r->fold_due = fold_work(r, &p, &target, &why) > 0;
+	}
 	r->obstacle.number = number;
+	r->obstacle.waiting = waiting;
 	memcpy(r->obstacle.text, text, sizeof(text));
 }
 
@@ -398,10 +467,11 @@ static void keep_link(void *value, void *ctx)
 		log_debug("out of memory while sweeping the cache directory");
 }
 
-/* Removes patch files that no version at or above the newest anchor needs. */
+/* Removes patch files that no version at or above the newest anchor needs.  Not for a tool, which
+ * shares the directory with mounts. */
 static void sweep_cache(struct run *r)
 {
-	struct table *names = table_new();
+	struct table *names = r->config.history != NULL ? table_new() : NULL;
 	int err = 0;
 
 	if (names == NULL)
@@ -415,6 +485,19 @@ static void sweep_cache(struct run *r)
 	table_free(names);
 }
 
+/* Lets go of what no version needs that is shown or will be. */
+static void tidy(struct run *r, const struct generation *before)
+{
+	exams_sweep(r, false);
+	if (r->backfill == 0) {
+		folds_release(r, true);
+		fold_trim(r);
+	}
+	layouts_sweep(r);
+	if (r->newest != NULL && (before == NULL || before->state != r->newest->state))
+		sweep_cache(r);
+}
+
 int run_scan(struct run *r, struct why *why)
 {
 	struct generation *before = r->newest != NULL ? generation_ref(r->newest) : NULL;
@@ -423,9 +506,9 @@ int run_scan(struct run *r, struct why *why)
 
 	free(r->store_error);
 	r->store_error = err < 0 ? strdup(local.text) : NULL;
+	r->round++;
 	if (err == 0) {
 		r->unsettled = false;
-		update_label(r);
 		err = advance(r);
 		if (err == 0 && r->newest == NULL)
 			err = publish_start(r);
@@ -438,10 +521,7 @@ int run_scan(struct run *r, struct why *why)
 		if (r->config.deep)
 			exam_all(r);
 		report_publish(r);
-		exams_sweep(r, false);
-		folds_release(r, true);
-		if (before == NULL || before->state != r->newest->state)
-			sweep_cache(r);
+		tidy(r, before);
 	} else {
 		report_publish(r);
 	}
@@ -455,9 +535,11 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 {
 	const struct lineage *l = &r->lineage;
 	struct state *state = NULL;
+	struct why local = {0};
 	struct plan p;
 	int err;
 
+	r->round++;
 	if (version == 0 && r->base != NULL) {
 		err = assemble_base(r, &state);
 		if (err == 0)
@@ -471,11 +553,14 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 		return why_set(why, ENOENT, "version %llu is not in this run%s",
 			       (unsigned long long)version,
 			       l->step_count == 0 ? ", which has no versions yet" : "");
-	err = plan_and_assemble(r, version, &p, &state, why);
-	if (err < 0)
+	err = plan_and_assemble(r, version, &p, &state, &local);
+	if (err < 0) {
+		if (why != NULL)
+			*why = local;
 		return err;
+	}
 	if (state->version != version &&
-	    (lineage_find(l, version) != NULL || !plan_hole_legal(r, &p))) {
+	    (lineage_find(l, version) != NULL || !plan_hole_legal(r, &p, version))) {
 		state_unref(state);
 		return why_set(
 			why, ENOENT, "version %llu is not whole: %s", (unsigned long long)version,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of a run share: reference.c (what the model is), exam.c (what an object is),
- * plan.c (which objects make a version), fold.c (short stacks), assemble.c (states and trees),
- * report.c, run.c (one round).  All of it belongs to the thread that runs run_scan() and
- * run_build(); only `report` and `listing` are shared, under `lock`.
+ * What the parts of a run share: reference.c (--base and layouts), cover.c (what a complete anchor
+ * has), exam.c (what an object is), plan.c (which objects make a version), fold.c (short stacks),
+ * assemble.c (states and trees), companions.c, report.c, run.c (one round).  All of it belongs to
+ * the thread that runs run_scan() and run_build(); only `report` and `listing` are shared, under
+ * `lock`.
  */
 #ifndef FS_RUN_INTERNAL_H
 #define FS_RUN_INTERNAL_H
@@ -14,21 +15,31 @@
 #include "fs/lineage.h"
 #include "fs/run.h"
 
+enum cover_from {
+	COVER_NONE,
+	COVER_FIRST,   /* the run's first object */
+	COVER_BASE,    /* --base */
+	COVER_ASSUMED, /* every name that an object at hand has: nothing to compare with */
+};
+
 /* The names a complete anchor has to have; sorted. */
 struct cover {
 	char **names;
 	size_t count;
-	char *origin;	    /* key of the object, or "--base" */
-	struct identity id; /* of that object */
-	bool assumed;	    /* taken from the objects at hand, without anything to compare with */
+	enum cover_from from;
+	char *origin;	    /* whose names these are, for sentences: a key, "--base", ... */
+	struct identity id; /* FIRST: of that object; BASE: of the base */
+	char label[9];	    /* the lineage it was made for */
+	size_t counted;	    /* ASSUMED: objects whose names are in it */
 };
 
 /* --base: the model a run started from. */
 struct base {
 	struct listing listing;
-	struct layout *layout;
+	struct layout *layout;	 /* with aliases for tied tensors */
+	struct layout *own;	 /* without: what version 0 shows */
 	struct sources *sources; /* one per layout tensor: the base's own bytes */
-	struct identity id;	 /* of all its weight files */
+	struct identity id;	 /* of all its weight files, and `tied` */
 	int64_t mtime_ns;	 /* of the newest of them */
 	bool tied;		 /* config.json says tie_word_embeddings */
 };
@@ -46,26 +57,38 @@ struct exam {
 	char *key;
 	struct identity id;
 	int listed_err;	       /* object->err it was made for */
-	bool seen;	       /* in the present listing */
+	bool seen;	       /* asked for since the last sweep */
 	int64_t first_seen_ns; /* monotonic */
+	uint64_t round;	       /* of the last failure: what WAITS is tried once a round */
 	enum exam_state state;
 	struct why why; /* unless OK; begins with the key */
 	/* From the header, once OK: */
 	bool complete; /* covers every name of the cover with full tensors */
+	bool foreign;  /* has a name that the cover lacks */
+	bool counted;  /* cover.counted includes it */
 	bool holes_legal;
 	char format[32];
 	int64_t base_version;
 	size_t full, sparse;
 	uint64_t changed, bytes;
 	/* Matched to a layout, on demand: */
-	struct layout *layout; /* NULL: not matched */
-	struct full *fulls;    /* full tensors that the layout shows */
+	struct layout *layout;	/* NULL: not matched */
+	struct identity dtypes; /* of the tensors as stored, when it was matched */
+	struct full *fulls;	/* full tensors that the layout shows */
 	size_t full_count;
-	struct blob *blob; /* when full_count > 0 */
-	struct link *link; /* the changed elements; NULL: none */
+	size_t patches;	   /* sparse parts that change something the layout shows */
+	struct blob *blob; /* while a state is known to need its full tensors */
+	struct link *link; /* the changed elements, while no fold stands for them */
 };
 
-struct fold { /* links that were merged into one */
+/* What objects are matched to: a layout, and its tensors as they are stored below. */
+struct target {
+	struct layout *layout;	   /* borrowed */
+	const struct sources *now; /* borrowed; NULL: nothing yet (for a complete anchor) */
+	struct identity dtypes;	   /* of `now` */
+};
+
+struct fold { /* the links of several steps, merged into one */
 	uint64_t first, last;
 	struct identity id; /* of the objects it stands for */
 	struct layout *layout;
@@ -90,7 +113,7 @@ struct run {
 	size_t layout_count;
 	struct fold *folds;
 	size_t fold_count;
-	struct table *companions;  /* key and identity -> struct node */
+	struct table *companions;  /* identity and key -> struct companion */
 	uint64_t companions_sig;   /* of what the newest generation shows */
 	struct generation *newest; /* last published, a reference */
 	struct identity shown;	   /* of the objects it is made of */
@@ -98,9 +121,16 @@ struct run {
 	uint64_t backfill; /* versions below this one may still be added to the history; 0: done */
 	unsigned backfilled;
 	bool unsettled, fold_due;
+	uint64_t round;
+	struct { /* numbers that had an object at some time, ascending: they are no holes */
+		uint64_t *v;
+		size_t count;
+		char label[9]; /* of the lineage they belong to */
+	} known;
 	struct {
-		uint64_t number; /* 0: nothing stands in the way of the newest number */
-		char text[600];
+		uint64_t number; /* of the step it is about; 0: about none */
+		bool waiting;	 /* time alone will clear it */
+		char text[600];	 /* empty: nothing stands in the way of the newest number */
 	} obstacle;
 	struct lock lock; /* guards the two below */
 	struct run_report *report;
@@ -113,25 +143,32 @@ struct run {
 int base_open(struct store *store, uint64_t shard_size, struct base **out,
 	      struct why *why) MUST_CHECK;
 void base_free(struct base *b);
-/* Makes run->cover fit the present lineage; false when it cannot be known yet (the exam of its
- * object says why). */
-bool cover_update(struct run *r);
-void cover_release(struct cover *c);
-/* Sets aliases of tied embeddings in a layout being made. */
-void layout_tie(struct layout *l);
 bool tied_name(const char *name);
 /* The layout for a complete anchor: one in use with the same tensors, or a new one. Borrowed. */
 int layout_for(struct run *r, const struct object *object, struct layout **out,
 	       struct why *why) MUST_CHECK;
+/* Drops layouts that nothing shows any more. */
+void layouts_sweep(struct run *r);
+
+/* cover.c */
+/* Makes run->cover fit the present lineage; false when it cannot be known yet (the exam of its
+ * object says why). */
+bool cover_update(struct run *r);
+void cover_release(struct cover *c);
 
 /* exam.c */
-struct exam *exam_get(struct run *r, const struct object *object); /* NULL: out of memory */
-/* Matches to a layout whose tensors are at present stored as `now` has them; sets exam->state and
- * why on failure. */
+/* Looked into, as far as that is possible now; NULL: out of memory. */
+struct exam *exam_get(struct run *r, const struct object *object);
+/* Matches to a layout; sets exam->state and why on failure.  With `link` the changed elements are
+ * validated and become exam->link, unless there are none. */
 int exam_match(struct run *r, struct exam *e, const struct object *object, uint64_t number,
-	       struct layout *layout, const struct sources *now);
+	       const struct target *target, bool link) MUST_CHECK;
+/* Marks it as not usable: for good, or until a later round where the error may pass.  Returns
+ * err. */
+int exam_fail(struct run *r, struct exam *e, int err);
+/* Why an object cannot be used as the store lists it. */
+int listed_error(const struct object *o, struct why *why);
 void exams_sweep(struct run *r, bool all); /* drops those not seen (or all) */
-
 /* Opens every object of the lineage, for tools that show them all. */
 void exam_all(struct run *r);
 
@@ -141,15 +178,31 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out);
 const struct object *
 step_objects(const struct step *s,
 	     size_t i); /* i = 0, 1: the delta, then the anchor; NULL: no more */
+/* For each step of the lineage: is it whole with all it builds on?  Looks into every object. */
+void plan_whole(struct run *r, bool *out);
+/* Is the newest generation made of just these objects?  And: it is now. */
+bool plan_is_shown(const struct run *r, const struct plan *p);
+void plan_remember(struct run *r, const struct plan *p);
+/* Is `version`, which has no object, shown by this plan (for a lower number), whose steps it
+ * follows? */
+bool plan_hole_legal(struct run *r, const struct plan *p, uint64_t version);
+int64_t plan_mtime(const struct run *r, const struct plan *p);
+int64_t mtime_after(int64_t mtime_ns); /* the least that counts as later */
+/* Takes note of the numbers that are there; -ENOMEM. */
+int known_update(struct run *r) MUST_CHECK;
 
 /* fold.c */
-/* Stack of links for steps (base, last], with what is folded already; *out malloc'ed, links
- * borrowed. */
-int fold_stack(struct run *r, const struct plan *p, struct layout *layout, struct link ***out,
-	       uint32_t *out_count);
-/* Folds one group if one is due for the plan; false: nothing to do. */
-bool fold_work(struct run *r, const struct plan *p, struct layout *layout);
+/* Stack of links for the steps (base, last], with what is folded already; a very long one is folded
+ * first.  *out malloc'ed, links borrowed. */
+int fold_stack(struct run *r, const struct plan *p, const struct target *target, struct link ***out,
+	       uint32_t *out_count, struct why *why) MUST_CHECK;
+/* Folds one group if one is due for the plan: 1; nothing to do: 0; or an error. */
+int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why);
+/* Lets go of the links of single steps that folds stand for. */
+void fold_trim(struct run *r);
 void folds_release(struct run *r, bool stale_only);
+/* Forgets merges that failed, so that they are tried again. */
+void folds_retry(struct run *r);
 
 /* assemble.c */
 int assemble_state(struct run *r, const struct plan *p, struct state **out,
@@ -161,18 +214,22 @@ int assemble_tree(struct run *r, struct state *state, uint64_t version, int64_t 
 		  struct generation **out) MUST_CHECK;
 /* Version 0: --base as it is. */
 int assemble_base(struct run *r, struct state **out) MUST_CHECK;
-/* Is the newest generation made of just these objects?  And: it is now. */
-bool plan_is_shown(const struct run *r, const struct plan *p);
-void plan_remember(struct run *r, const struct plan *p);
-/* May there be numbers without objects right above the plan's last step? */
-bool plan_hole_legal(struct run *r, const struct plan *p);
-int64_t plan_mtime(const struct run *r, const struct plan *p);
-uint64_t companions_signature(struct run *r);
-bool companion_key(const struct run *r, const char *key);
+/* What the objects above a state would be matched to.  Borrows from it. */
+struct target target_of_state(const struct state *s);
+struct target target_make(struct layout *layout, const struct sources *now);
+
+/* companions.c */
+uint64_t companions_signature(const struct run *r);
+/* Puts them all into a tree being made. */
+int companions_put(struct run *r, struct node *root) MUST_CHECK;
+void companions_sweep(struct run *r, bool all); /* drops those no longer listed (or all) */
 
 /* report.c */
 void report_publish(struct run *r);
 
+/* run.c */
+/* Mixes bytes into an identity that stands for several things in order. */
+void identity_mix(struct identity *id, const void *bytes, size_t len);
 void run_note(struct run *r, const char *fmt, ...) PRINTF(2, 3);
 
 #endif

@@ -177,7 +177,7 @@ static int newest_version(struct stack *s, uint64_t *out, struct why *why)
 	for (size_t i = 0; report != NULL && i < report->version_count; i++) {
 		if (report->versions[i].state == VERSION_OK)
 			best = &report->versions[i];
-		else if (report->versions[i].problem != NULL)
+		else if (report->versions[i].problem != NULL && bad == NULL)
 			bad = &report->versions[i];
 	}
 	if (best != NULL)

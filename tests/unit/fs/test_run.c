@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds of a run over real directories: publishing, bad and missing objects, holes, partial
+ * anchors, restarts, deletions, rewriting in place, companions, and the report.
+ */
+#include "tests/unit/fs/world.h"
+
+static void publishes_versions(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 1);
+	struct generation *g, *old;
+
+	world_open(w, false, true);
+	put_bytes(w->bucket, "config.json", "{}", 2, 0);
+	scan(w);
+	check_newest(w, 0);
+	add_anchor(w, 1);
+	scan(w);
+	check_newest(w, 1);
+	old = history_newest(w->config.history);
+	for (uint64_t n = 2; n <= 5; n++) {
+		add_delta(w, n);
+		scan(w);
+		check_newest(w, n);
+	}
+	g = history_newest(w->config.history);
+	assert_true(g->mtime_ns > old->mtime_ns);
+	assert_string_equal(g->lineage, old->lineage);
+	assert_string_equal(g->format, "TRL v2/v3 (gap_delta)");
+	assert_int_equal(g->state->anchor, 1);
+	assert_int_equal(g->state->deltas, 4);
+	/* Same companion, same node; other weights, other node. */
+	assert_ptr_equal(node_child(g->root, "config.json"), node_child(old->root, "config.json"));
+	assert_ptr_not_equal(node_child(g->root, "model.safetensors"),
+			     node_child(old->root, "model.safetensors"));
+	check_generation(w, old);
+	generation_unref(old);
+	generation_unref(g);
+	/* Nothing new: nothing happens. */
+	g = history_newest(w->config.history);
+	scan_all(w);
+	old = history_newest(w->config.history);
+	assert_ptr_equal(g, old);
+	generation_unref(old);
+	generation_unref(g);
+	assert_int_equal(problem_count(w), 0);
+	for (uint64_t n = 1; n <= 5; n++)
+		check_build(w, n, n);
+	check_no_build(w, 6);
+	check_no_build(w, 0);
+	world_free(w);
+}
+
+static void bad_delta_then_healed(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 2);
+	struct meant *bad;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	bad = make_delta(w, 3);
+	put_cut(w, bad);
+	add_delta(w, 4);
+	scan_all(w);
+	check_newest(w, 2);
+	assert_true(has_problem(w, "deltas/step_000003.safetensors", "pass the end"));
+	assert_int_equal(state_of(w, 2), VERSION_OK);
+	assert_int_equal(state_of(w, 3), VERSION_BROKEN);
+	assert_int_equal(state_of(w, 4), VERSION_BLOCKED);
+	check_no_build(w, 3);
+	check_no_build(w, 4);
+	bad->bad = false;
+	put_meant(w, bad);
+	put_meant(w, bad->next);
+	scan_all(w);
+	check_newest(w, 4);
+	assert_int_equal(problem_count(w), 0);
+	world_free(w);
+}
+
+/* Values that only encoding finds wrong: the header is good. */
+static void bad_positions(void **state)
+{
+	const uint64_t beyond[] = {36, 37}, good[] = {0};
+	const uint16_t values[] = {1, 2};
+	struct world *w = world_new(WRITE_V1, 3);
+	struct obj o = {0};
+	struct meant *m;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	m = meant_new(w, 2, false);
+	m->bad = true;
+	obj_indices(&o, "b.weight", ST_BF16, beyond, values, 2);
+	obj_meta(&o, "format", "sparse_weight_patch");
+	put_obj(w->bucket, "deltas/step_000002.safetensors", &o, w->time++);
+	scan_all(w);
+	check_newest(w, 1);
+	assert_true(has_problem(w, "deltas/step_000002.safetensors", "outside the tensor"));
+	obj_indices(&o, "nothing", ST_BF16, good, values, 1);
+	put_obj(w->bucket, "deltas/step_000002.safetensors", &o, w->time++);
+	scan_all(w);
+	assert_true(has_problem(w, "deltas/step_000002.safetensors", "\"nothing\" is unknown"));
+	obj_indices(&o, "b.weight", ST_F16, good, values, 1);
+	put_obj(w->bucket, "deltas/step_000002.safetensors", &o, w->time++);
+	scan_all(w);
+	assert_true(has_problem(w, "deltas/step_000002.safetensors", "the tensor is BF16"));
+	check_newest(w, 1);
+	world_free(w);
+}
+
+static void holes(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 4);
+
+	w->config.hole_grace_ns = 5 * NSEC_PER_SEC;
+	w->time = FIRST_TIME;
+	clock_fake((FIRST_TIME + 10) * NSEC_PER_SEC);
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	w->time += 8;
+	add_delta(w, 4); /* at + 10 */
+	scan(w);
+	check_newest(w, 2);
+	assert_true(run_unsettled(w->run));
+	assert_true(has_problem(w, "", "waiting a moment for number 3"));
+	assert_int_equal(state_of(w, 4), VERSION_WAITING);
+	clock_fake((FIRST_TIME + 16) * NSEC_PER_SEC);
+	scan_all(w);
+	check_newest(w, 4);
+	assert_int_equal(problem_count(w), 0);
+	/* The number that was skipped is the version before it. */
+	check_build(w, 3, 2);
+	check_build(w, 4, 4);
+	/* A late look has nothing to wait for. */
+	clock_fake((FIRST_TIME + 1000) * NSEC_PER_SEC);
+	add_delta(w, 7);
+	scan(w);
+	check_newest(w, 7);
+	world_free(w);
+}
+
+static void v1_hole_blocks(void **state)
+{
+	struct world *w = world_new(WRITE_V1, 5);
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	add_delta(w, 4);
+	scan_all(w);
+	check_newest(w, 2);
+	assert_true(has_problem(w, "", "version 3 is missing"));
+	assert_int_equal(state_of(w, 4), VERSION_BLOCKED);
+	check_no_build(w, 3);
+	/* A complete anchor ends it. */
+	add_anchor(w, 6);
+	add_delta(w, 7);
+	scan_all(w);
+	check_newest(w, 7);
+	assert_int_equal(problem_count(w), 0);
+	scan(w);
+	scan(w);
+	assert_int_equal(state_of(w, 2), VERSION_UNREAD);
+	check_build(w, 2, 2);
+	check_no_build(w, 5);
+	check_no_build(w, 4);
+	world_free(w);
+}
+
+static void partial_anchors(void **state)
+{
+	struct world *w = world_new(WRITE_V1, 6);
+	struct meant *m;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	m = meant_new(w, 2, false); /* a full file in deltas/, as v1.3 has it */
+	for (int t = 0; t < MODEL_TENSORS; t++)
+		meant_whole(m, t, &w->seed);
+	put_meant(w, m);
+	add_delta(w, 3);
+	m = meant_new(w, 4, true);
+	meant_whole(m, 0, &w->seed);
+	meant_whole(m, 2, &w->seed);
+	meant_whole(m, 4, &w->seed);
+	put_meant(w, m);
+	add_delta(w, 5);
+	scan_all(w);
+	check_newest(w, 5);
+	for (uint64_t n = 1; n <= 5; n++)
+		check_build(w, n, n);
+	m = meant_new(w, 6, false); /* whole and changed tensors in one file */
+	meant_whole(m, 1, &w->seed);
+	meant_some(m, 0, &w->seed);
+	put_meant(w, m);
+	meant_new(w, 7, false); /* nothing at all */
+	put_meant(w, m->next);
+	scan_all(w);
+	check_newest(w, 7);
+	assert_int_equal(problem_count(w), 0);
+	world_free(w);
+}
+
+static void restarted_run(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 7);
+	char old[9];
+	struct generation *g, *kept;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	for (uint64_t n = 2; n <= 6; n++)
+		add_delta(w, n);
+	scan_all(w);
+	check_newest(w, 6);
+	kept = history_newest(w->config.history);
+	memcpy(old, kept->lineage, sizeof(old));
+	restart(w);
+	add_anchor(w, 1);
+	scan(w);
+	check_newest(w, 1);
+	g = history_newest(w->config.history);
+	assert_string_not_equal(g->lineage, old);
+	assert_int_equal(strlen(g->lineage), 8);
+	assert_true(g->mtime_ns > kept->mtime_ns);
+	generation_unref(g);
+	assert_true(has_note(w, "5 objects are older"));
+	check_no_build(w, 6);
+	/* The same numbers again, also a hole where the old run had an object. */
+	add_delta(w, 2);
+	add_delta(w, 4);
+	scan_all(w);
+	check_newest(w, 4);
+	/* What the old run showed has its bytes still: its files were replaced, not overwritten. */
+	assert_true(kept->version == 6);
+	free(read_node(node_child(kept->root, "model.safetensors")));
+	generation_unref(kept);
+	world_free(w);
+}
+
+/* Another model in the same place: the old run's first object must not be the measure. */
+static void restarted_with_another_model(void **state)
+{
+	static const uint16_t v[4] = {1, 2, 3, 4};
+	struct world *w = world_new(WRITE_V3, 8);
+	struct generation *g;
+	struct obj o = {0};
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_anchor(w, 20);
+	add_delta(w, 21);
+	scan_all(w);
+	check_newest(w, 21);
+	obj_tensor(&o, "other", ST_BF16, 0, 4, v);
+	obj_meta(&o, "format", "sparse_weight_patch");
+	put_obj(w->bucket, "anchors/step_000001.safetensors", &o, w->time++);
+	scan_all(w);
+	g = history_newest(w->config.history);
+	assert_int_equal(g->version, 1);
+	assert_int_equal(g->state->layout->tensor_count, 1);
+	generation_unref(g);
+	world_free(w);
+}
+
+static void deleted_objects(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 9);
+	struct meant *third, *fourth;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	third = add_delta(w, 3);
+	fourth = add_delta(w, 4);
+	scan_all(w);
+	/* What is shown stays; a hole that had an object is none. */
+	remove_meant(w, fourth);
+	scan_all(w);
+	check_newest(w, 4);
+	assert_true(has_note(w, "version 4 stays"));
+	add_delta(w, 5);
+	scan_all(w);
+	check_newest(w, 4);
+	assert_true(has_problem(w, "", "version 4 is missing: its object was here"));
+	check_no_build(w, 4);
+	check_no_build(w, 5);
+	put_meant(w, fourth);
+	put_meant(w, fourth->next);
+	scan_all(w);
+	check_newest(w, 5);
+	/* Everything goes; nothing moves. */
+	for (struct meant *m = w->list; m != NULL; m = m->next)
+		remove_meant(w, m);
+	scan_all(w);
+	check_newest(w, 5);
+	assert_int_equal(third->number, 3);
+	world_free(w);
+}
+
+/* The first objects are pruned while we look: the run goes on under its name. */
+static void pruned_while_mounted(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 10);
+	struct generation *g;
+	char label[9];
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	add_anchor(w, 10);
+	add_delta(w, 11);
+	scan_all(w);
+	g = history_newest(w->config.history);
+	memcpy(label, g->lineage, sizeof(label));
+	generation_unref(g);
+	remove_meant(w, w->list);
+	remove_meant(w, w->list->next);
+	scan_all(w);
+	check_newest(w, 11);
+	/* A partial anchor is still known to be one. */
+	struct meant *m = meant_new(w, 12, true);
+	meant_whole(m, 0, &w->seed);
+	put_meant(w, m);
+	scan_all(w);
+	check_newest(w, 12);
+	g = history_newest(w->config.history);
+	assert_string_equal(g->lineage, label);
+	assert_int_equal(g->state->anchor, 10);
+	generation_unref(g);
+	world_free(w);
+}
+
+/* Number 1 was gone before we came: the union of names is the measure. */
+static void pruned_before(void **state)
+{
+	struct world *w = world_new(WRITE_V1, 11);
+	struct meant *partial, *m;
+
+	world_open(w, false, false);
+	m = add_delta(w, 19);
+	if (m->kind[0] != SOME)
+		meant_some(m, 0, &w->seed);
+	m->bad = true; /* for the model: nothing below it */
+	partial = meant_new(w, 20, true);
+	meant_whole(partial, 1, &w->seed);
+	partial->bad = true; /* not a start */
+	put_meant(w, m);
+	put_meant(w, partial);
+	scan_all(w);
+	check_newest(w, 0);
+	assert_true(has_problem(w, "", "no complete anchor"));
+	w->first = NULL;
+	add_anchor(w, 21);
+	add_delta(w, 22);
+	scan_all(w);
+	check_newest(w, 22);
+	assert_true(has_note(w, "version 21 is taken for a complete anchor"));
+	/* A name that the anchor lacks shows that it was not complete after all: what is shown
+	 * stays until there is a better one. */
+	struct obj o = {0};
+	obj_tensor(&o, "surprise", ST_BF16, 0, 1, (uint16_t[]){7});
+	obj_meta(&o, "format", "sparse_weight_patch");
+	put_obj(w->bucket, "deltas/step_000023.safetensors", &o, w->time++);
+	scan_all(w);
+	check_newest(w, 22);
+	add_delta(w, 23);
+	scan_all(w);
+	check_newest(w, 23);
+	world_free(w);
+}
+
+/* A damaged first object does not keep a later complete anchor from being shown. */
+static void damaged_first(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 12);
+	struct meant *m;
+
+	world_open(w, false, false);
+	m = add_anchor(w, 1);
+	put_cut(w, m);
+	add_delta(w, 2);
+	scan_all(w);
+	check_newest(w, 0);
+	assert_true(has_problem(w, "anchors/step_000001.safetensors", "pass the end"));
+	w->first = NULL;
+	add_anchor(w, 20);
+	add_delta(w, 21);
+	scan_all(w);
+	check_newest(w, 21);
+	world_free(w);
+}
+
+static void rewritten_in_place(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 13);
+	struct generation *g;
+	struct node *n;
+	char path[300], *want, *have;
+	size_t len;
+	int stale = 0;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	scan_all(w);
+	g = history_newest(w->config.history);
+	n = node_child(g->root, "model.safetensors");
+	want = read_node(n);
+	have = malloc(n->size);
+	snprintf(path, sizeof(path), "%s/anchors/step_000001.safetensors", w->bucket);
+	restart(w);
+	add_anchor(w, 1); /* composes another one, in the file's place ... */
+	char *bytes = meant_bytes(w->list, w->writer, &len);
+	generation_unref(g);
+	scan_all(w);
+	check_newest(w, 1);
+	g = history_newest(w->config.history);
+	n = node_child(g->root, "model.safetensors");
+	free(want);
+	want = read_node(n);
+	bytes[len - 1] ^= 1;
+	write_bytes(path, bytes, len); /* ... and this one into the file itself */
+	for (uint64_t off = 0; off < n->size; off += 4096) {
+		size_t size = (size_t)MIN(n->size - off, UINT64_C(4096));
+		int err = node_read(n, off, have, size);
+
+		if (err == 0)
+			assert_memory_equal(have, want + off, size);
+		else
+			assert_int_equal(err, -ESTALE);
+		stale += err != 0;
+	}
+	assert_true(stale > 0);
+	w->list->values[MODEL_TENSORS - 1][specs[MODEL_TENSORS - 1].n - 1] ^= 0x100;
+	scan_all(w);
+	check_newest(w, 1);
+	generation_unref(g);
+	free(bytes);
+	free(have);
+	free(want);
+	world_free(w);
+}
+
+/* The base of what is shown is overwritten and bad: the newest whole one below is shown. */
+static void overwritten_and_bad(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 14);
+	struct meant *anchor;
+	char path[300];
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	anchor = add_anchor(w, 3);
+	add_delta(w, 4);
+	scan_all(w);
+	check_newest(w, 4);
+	snprintf(path, sizeof(path), "%s/anchors/step_000003.safetensors", w->bucket);
+	write_bytes(path, "rubbish", 7);
+	set_time(path, FIRST_TIME + 2);
+	anchor->bad = true;
+	scan_all(w);
+	check_newest(w, 2);
+	world_free(w);
+}
+
+static void companions(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 15);
+	struct generation *g, *h;
+	struct node *n;
+
+	world_open(w, false, false);
+	put_bytes(w->bucket, "config.json", "{}", 2, 0);
+	put_bytes(w->bucket, "sub/notes.txt", "hello", 5, 0);
+	put_bytes(w->bucket, "model.safetensors.index.json", "{}", 2, 0);
+	put_bytes(w->bucket, "pytorch_model.bin", "x", 1, 0);
+	put_bytes(w->bucket, "other.safetensors", "x", 1, 0);
+	add_anchor(w, 1);
+	scan_all(w);
+	g = history_newest(w->config.history);
+	assert_int_equal(g->root->entry_count, 3);
+	n = node_walk(g->root, "sub/notes.txt");
+	assert_non_null(n);
+	assert_int_equal(n->size, 5);
+	/* One changes: the tree follows, the weights' node stays. */
+	for (int i = 0; i < 20; i++) {
+		char text[8];
+
+		snprintf(text, sizeof(text), "%07d", i);
+		put_bytes(w->bucket, "config.json", text, 7, FIRST_TIME + i);
+		scan_all(w);
+	}
+	h = history_newest(w->config.history);
+	assert_ptr_equal(node_child(g->root, "model.safetensors"),
+			 node_child(h->root, "model.safetensors"));
+	assert_ptr_equal(node_walk(h->root, "sub/notes.txt"), n);
+	assert_int_equal(h->version, 1);
+	assert_string_equal(h->lineage, g->lineage);
+	n = node_child(h->root, "config.json");
+	char *bytes = read_node(n);
+	assert_memory_equal(bytes, "0000019", 7);
+	free(bytes);
+	generation_unref(g);
+	generation_unref(h);
+	world_free(w);
+}
+
+static void report_of_everything(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 16);
+	struct run_report *p;
+
+	w->config.deep = true;
+	w->config.keep = 2;
+	world_open(w, false, false);
+	history_free(w->config.history);
+	w->config.history = NULL;
+	run_free(w->run);
+	struct why why = {0};
+	assert_int_equal(run_new(&w->config, &w->run, &why), 0);
+	assert_null(run_report(w->run));
+	assert_null(run_listing(w->run));
+	add_anchor(w, 1);
+	add_delta(w, 2);
+	put_cut(w, make_delta(w, 3));
+	add_delta(w, 4);
+	add_anchor(w, 5);
+	put_meant(w, meant_new(w, 6, false));
+	put_bytes(w->bucket, "deltas/step_.safetensors", "x", 1, 0);
+	put_bytes(w->bucket, "deltas/step_7.safetensors", "x", 1, FIRST_TIME);
+	put_bytes(w->bucket, "deltas/step_6.safetensors", "x", 1, FIRST_TIME + 5);
+	scan(w);
+	p = run_report(w->run);
+	assert_int_equal(p->version_count, 7);
+	static const struct {
+		uint64_t number;
+		enum version_kind kind;
+		enum version_state state;
+	} want[] = {
+		{1, VERSION_ANCHOR, VERSION_OK},	{2, VERSION_DELTA, VERSION_OK},
+		{3, VERSION_DELTA, VERSION_BROKEN},	{4, VERSION_DELTA, VERSION_BLOCKED},
+		{5, VERSION_ANCHOR, VERSION_OK},	{6, VERSION_EMPTY, VERSION_OK},
+		{7, VERSION_DELTA, VERSION_SUPERSEDED},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+		assert_int_equal(p->versions[i].number, want[i].number);
+		assert_int_equal(p->versions[i].kind, want[i].kind);
+		assert_int_equal(p->versions[i].state, want[i].state);
+	}
+	assert_int_equal(p->versions[0].changed, 66000 + 37 + 1 + 1000 + 300);
+	assert_int_equal(p->versions[0].elements, 66000 + 37 + 1 + 1000 + 300);
+	assert_string_equal(p->versions[1].key, "deltas/step_000002.safetensors");
+	assert_non_null(p->versions[2].problem);
+	assert_true(has_problem(w, "deltas/step_.safetensors", "step_NUMBER"));
+	assert_true(has_problem(w, "deltas/step_6.safetensors", "same number"));
+	assert_int_equal(p->problem_count, 3);
+	run_report_unref(p);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(publishes_versions),
+		cmocka_unit_test(bad_delta_then_healed),
+		cmocka_unit_test(bad_positions),
+		cmocka_unit_test(holes),
+		cmocka_unit_test(v1_hole_blocks),
+		cmocka_unit_test(partial_anchors),
+		cmocka_unit_test(restarted_run),
+		cmocka_unit_test(restarted_with_another_model),
+		cmocka_unit_test(deleted_objects),
+		cmocka_unit_test(pruned_while_mounted),
+		cmocka_unit_test(pruned_before),
+		cmocka_unit_test(damaged_first),
+		cmocka_unit_test(rewritten_in_place),
+		cmocka_unit_test(overwritten_and_bad),
+		cmocka_unit_test(companions),
+		cmocka_unit_test(report_of_everything),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
