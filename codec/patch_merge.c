@@ -21,7 +21,7 @@
 
 enum {
 	WORDS = PATCH_BLOCK / 64,
-	EMIT_STEP = PATCH_SLACK,
+	EMIT_STEP = 4,
 	KIND_NONE = 255, /* no operation can express it: ADD and XOR came together */
 };
 
@@ -32,6 +32,7 @@ struct merger {
 	uint8_t *kinds;	   /* a kind per element, zero between blocks; NULL: one operation */
 	uint8_t kind;	   /* with kinds: what all elements kept so far need, 0 before the first */
 	unsigned width;
+	struct rice_reader reader; /* of the RICE block at hand */
 };
 
 /* ---- into the scratch ---- */
@@ -214,8 +215,33 @@ static void prefetch_block(const struct patch *p, uint64_t block)
 	struct patch_block blk;
 
 	if (patch_block_at(p, block, &blk) == 0)
-		patch_prefetch_bytes(blk.positions, (size_t)(blk.values - blk.positions) +
-							    (size_t)blk.count * p->width);
+		patch_prefetch_bytes(blk.payload, (size_t)blk.payload_len);
+}
+
+/* A block, or a piece of one, into the scratch. */
+static int gather_block(struct merger *m, const struct patch *p, const struct patch_block *blk)
+{
+	return m->kinds != NULL ? gather_mixed(m, blk, p->op)
+				: gathers[p->op][patch_width_log(p->width)](m, blk);
+}
+
+static int gather_rice(struct merger *m, const struct patch *p, const struct patch_block *blk)
+{
+	struct patch_block piece;
+	int ret = patch_pieces(p, blk, &m->reader);
+
+	while (ret == 0 && (ret = patch_piece(&m->reader, &piece)) > 0)
+		ret = gather_block(m, p, &piece);
+	return ret;
+}
+
+/* The hash of the block's bytes after the last patch that changes it. */
+static void pass_hash(struct merger *m, const struct patch *p, uint64_t block)
+{
+	int64_t i = p->hashes != NULL ? patch_groups_index(p, block) : -1;
+
+	if (i >= 0)
+		patch_writer_hash(m->writer, block, load_le64(p->hashes + 8 * (uint64_t)i));
 }
 
 static int merge_block(struct merger *m, const struct patch *const *patches, size_t k,
@@ -233,8 +259,9 @@ static int merge_block(struct merger *m, const struct patch *const *patches, siz
 			prefetch_block(patches[i + 1], block);
 		if (ret == 0 && blk.count > 0) {
 			any = true;
-			ret = m->kinds != NULL ? gather_mixed(m, &blk, p->op)
-					       : gathers[p->op][patch_width_log(p->width)](m, &blk);
+			ret = blk.form == PATCH_RICE ? gather_rice(m, p, &blk)
+						     : gather_block(m, p, &blk);
+			pass_hash(m, p, block);
 		}
 		if (ret < 0)
 			return why_set(why, EBADMSG, "block %llu of patch %zu is damaged",
@@ -253,13 +280,15 @@ static int merge_block(struct merger *m, const struct patch *const *patches, siz
 	return patch_writer_block(m->writer, block, count, why);
 }
 
-static int merger_init(struct merger *m, const struct patch *const *patches, size_t k,
-		       const struct sink *sink, uint64_t at, struct why *why)
+static int merger_init(struct merger *m, enum patch_coding coding,
+		       const struct patch *const *patches, size_t k, const struct sink *sink,
+		       uint64_t at, struct why *why)
 {
 	const struct patch *first = patches[0];
-	bool mixed = false;
+	bool mixed = false, hashes = true;
 
-	for (size_t i = 1; i < k; i++) {
+	for (size_t i = 0; i < k; i++) {
+		hashes &= patches[i]->hashes != NULL;
 		if (patches[i]->numel != first->numel || patches[i]->width != first->width)
 			return why_set(why, EINVAL,
 				       "patches of %llu elements of %u bytes and of %llu of %u "
@@ -276,30 +305,42 @@ static int merger_init(struct merger *m, const struct patch *const *patches, siz
 	if (m->writer == NULL || m->scratch == NULL || m->touched == NULL ||
 	    (mixed && m->kinds == NULL))
 		return why_set(why, ENOMEM, "out of memory for merging patches");
+	if (coding == PATCH_CODING_RICE)
+		return patch_writer_rice(m->writer, first->kernel, hashes, why);
 	return 0;
 }
 
-int patch_merge(const struct patch *const *patches, size_t k, const struct sink *sink, uint64_t at,
-		uint64_t *out_len, uint64_t *out_changed, struct why *why)
+int patch_merge_as(enum patch_coding coding, const struct patch *const *patches, size_t k,
+		   const struct sink *sink, uint64_t at, uint64_t *out_len, uint64_t *out_changed,
+		   struct why *why)
 {
-	struct merger m = {0};
+	struct merger *m = calloc(1, sizeof(*m));
 	uint64_t len = 0, changed = 0;
 	int ret = 0;
 
+	if (m == NULL)
+		return why_set(why, ENOMEM, "out of memory for merging patches");
 	if (k > 0)
-		ret = merger_init(&m, patches, k, sink, at, why);
+		ret = merger_init(m, coding, patches, k, sink, at, why);
 	for (uint64_t b = 0; ret == 0 && k > 0 && b < patches[0]->blocks; b++)
-		ret = merge_block(&m, patches, k, b, why);
-	if (ret == 0 && k > 0 && m.writer->changed > 0)
-		ret = patch_writer_end(m.writer, &len, &changed, why);
+		ret = merge_block(m, patches, k, b, why);
+	if (ret == 0 && k > 0 && m->writer->changed > 0)
+		ret = patch_writer_end(m->writer, &len, &changed, why);
 	if (ret == 0) {
 		*out_len = len;
 		if (out_changed != NULL)
 			*out_changed = changed;
 	}
-	patch_writer_free(m.writer);
-	free(m.scratch);
-	free(m.touched);
-	free(m.kinds);
+	patch_writer_free(m->writer);
+	free(m->scratch);
+	free(m->touched);
+	free(m->kinds);
+	free(m);
 	return ret;
+}
+
+int patch_merge(const struct patch *const *patches, size_t k, const struct sink *sink, uint64_t at,
+		uint64_t *out_len, uint64_t *out_changed, struct why *why)
+{
+	return patch_merge_as(PATCH_CODING_RAW, patches, k, sink, at, out_len, out_changed, why);
 }

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading the patch form: open, check, apply.
+ * Reading the patch form: open, apply.  (patch_check.c checks.)
  *
  * patch_apply() trusts nothing: opening a blob has checked its head only, and a mapped file may
- *change after patch_check().  What it reads is bounded by patch_block_at(); what it writes is
- *bounded because
+ * change after patch_check().  What it reads is bounded by patch_block_at(); what it writes is
+ * bounded because
  *	- a block of 65,536 elements wholly inside the range cannot be left by a u16 position: no
- *check,
+ *	  check,
  *	- any other block is cut to the elements wholly inside the range by binary search, and each
- *position is compared with those bounds, since in a malformed block the search may have answered
- *anything,
+ *	  position is compared with those bounds, since in a malformed block the search may have
+ *	  answered anything,
  *	- an element that the range cuts is changed byte by byte.
  * So a malformed block gives wrong bytes or -EBADMSG, never a wild access.
  *
+ * A RICE block is decoded a piece at a time, each of which is then applied as if it were the block.
+ *
  * There is one loop per operation and width (the tables at `loops`), because the scatter is what a
- *read of a patched tensor costs over memcpy.
+ * read of a patched tensor costs over memcpy.
  *
  * No state, no allocation; any number of threads.
  */
@@ -31,10 +33,10 @@ static int open_head(const uint8_t *head, struct patch *p, struct why *why)
 
 	if (memcmp(head, PATCH_MAGIC, 4) != 0)
 		return why_set(why, EBADMSG, "the patch does not begin with \"WFP\"");
-	if (head[4] != 0)
+	if (head[4] > 1)
 		return why_set(why, ENOTSUP,
-			       "the patch has form version %u, this program reads version 0: "
-			       "use a newer weightfs",
+			       "the patch has form version %u, this program reads versions 0 and "
+			       "1: use a newer weightfs",
 			       head[4]);
 	if (head[5] < PATCH_SET || head[5] > PATCH_XOR)
 		return why_set(why, EBADMSG, "the patch has the unknown operation %u", head[5]);
@@ -43,8 +45,10 @@ static int open_head(const uint8_t *head, struct patch *p, struct why *why)
 			       head[6]);
 	if (head[7] != PATCH_BLOCK_SHIFT)
 		return why_set(why, EBADMSG, "the patch has block shift %u, not 16", head[7]);
-	if (load_le64(head + 24) != 0)
+	if (head[4] == 0 && load_le64(head + 24) != 0)
 		return why_set(why, EBADMSG, "the reserved bytes of the patch's head are not zero");
+	p->version = head[4];
+	p->kernel = patch_kernel(NULL);
 	p->op = head[5];
 	p->width = head[6];
 	p->numel = load_le64(head + 8);
@@ -68,8 +72,14 @@ int patch_open(const void *blob, uint64_t len, struct patch *out_patch, struct w
 			       "the patch is %llu bytes long, shorter than its 32-byte head",
 			       (unsigned long long)len);
 	ret = open_head(bytes, &p, why);
+	if (ret == 0 && p.version == 1)
+		ret = patch_groups_open(bytes, len, &p, why);
 	if (ret < 0)
 		return ret;
+	if (p.version == 1) {
+		*out_patch = p;
+		return 0;
+	}
 	room = len - PATCH_HEAD;
 	dir = 8 * (p.blocks + 1); /* cannot overflow: blocks <= 2^48 */
 	if (dir > room)
@@ -91,102 +101,6 @@ int patch_open(const void *blob, uint64_t len, struct patch *out_patch, struct w
 			       (unsigned long long)ALIGN_UP(p.payload_len, 8),
 			       (unsigned long long)(room - dir));
 	*out_patch = p;
-	return 0;
-}
-
-/* ---- check ---- */
-
-/* The index of the first position that is not above the one before it, or count. */
-static uint32_t first_unsorted(const uint8_t *positions, uint32_t count)
-{
-	unsigned bad = 0;
-
-	for (uint32_t i = 1; i < count; i++)
-		bad |= load_le16(positions + 2 * i) <= load_le16(positions + 2 * i - 2);
-	if (!bad)
-		return count;
-	for (uint32_t i = 1; i < count; i++)
-		if (load_le16(positions + 2 * i) <= load_le16(positions + 2 * i - 2))
-			return i;
-	return count;
-}
-
-static int check_positions(const struct patch *p, uint64_t block, const struct patch_entry *e,
-			   struct why *why)
-{
-	const uint8_t *positions = p->payload + e->offset;
-	uint32_t i = first_unsorted(positions, e->count);
-
-	if (i < e->count)
-		return why_set(why, EBADMSG,
-			       "block %llu of the patch: position %u follows position %u",
-			       (unsigned long long)block, load_le16(positions + 2 * i),
-			       load_le16(positions + 2 * i - 2));
-	if (e->count > 0 && load_le16(positions + 2 * e->count - 2) >= e->elements)
-		return why_set(
-			why, EBADMSG,
-			"block %llu of the patch: position %u is beyond the block's %u elements",
-			(unsigned long long)block, load_le16(positions + 2 * e->count - 2),
-			e->elements);
-	return 0;
-}
-
-static int check_block(const struct patch *p, uint64_t block, uint32_t *out_count, struct why *why)
-{
-	struct patch_entry e = patch_entry_at(p, block);
-	unsigned long long b = block;
-
-	if (block == 0 && e.offset != 0)
-		return why_set(why, EBADMSG, "the patch's first block begins at %llu, not at 0",
-			       (unsigned long long)e.offset);
-	if (e.form > PATCH_DENSE)
-		return why_set(why, EBADMSG, "block %llu of the patch has the unknown form %u", b,
-			       e.form);
-	if (e.count > e.elements)
-		return why_set(why, EBADMSG,
-			       "block %llu of the patch changes %u elements and has only %u", b,
-			       e.count, e.elements);
-	if (e.form == PATCH_DENSE && e.count != e.elements)
-		return why_set(why, EBADMSG,
-			       "block %llu of the patch is dense with %u elements instead of %u", b,
-			       e.count, e.elements);
-	if (e.end < e.offset || e.end > p->payload_len)
-		return why_set(why, EBADMSG,
-			       "block %llu of the patch ends at %llu, before its beginning or "
-			       "behind the payload",
-			       b, (unsigned long long)e.end);
-	if (e.end - e.offset != patch_block_size(&e, p->width))
-		return why_set(why, EBADMSG,
-			       "block %llu of the patch has %llu bytes of payload instead of %llu",
-			       b, (unsigned long long)(e.end - e.offset),
-			       (unsigned long long)patch_block_size(&e, p->width));
-	*out_count = e.count;
-	return e.form == PATCH_RAW ? check_positions(p, block, &e, why) : 0;
-}
-
-int patch_check(const struct patch *patch, struct why *why)
-{
-	uint64_t changed = 0;
-	int ret;
-
-	for (uint64_t b = 0; b < patch->blocks; b++) {
-		uint32_t count = 0;
-
-		ret = check_block(patch, b, &count, why);
-		if (ret < 0)
-			return ret;
-		changed += count;
-	}
-	if (patch->blocks == 0 && patch->payload_len != 0)
-		return why_set(why, EBADMSG, "the patch has payload but no blocks");
-	if (changed != patch->changed)
-		return why_set(why, EBADMSG,
-			       "the patch says that it changes %llu elements and its blocks have "
-			       "%llu",
-			       (unsigned long long)patch->changed, (unsigned long long)changed);
-	for (uint64_t i = patch->payload_len; i % 8 != 0; i++)
-		if (patch->payload[i] != 0)
-			return why_set(why, EBADMSG, "the padding of the patch is not zero");
 	return 0;
 }
 
@@ -298,7 +212,7 @@ static uint32_t lower_bound(const struct patch_block *blk, uint32_t e)
 	return lo;
 }
 
-/* The bytes and elements of a block that a range covers. */
+/* The bytes and elements of a block, or of a piece of one, that a range covers. */
 struct cut {
 	uint32_t b0, b1; /* bytes [b0, b1) of the block, not empty */
 	uint32_t e0, e1; /* elements wholly inside: [e0, e1), none when e0 >= e1 */
@@ -378,10 +292,43 @@ static bool range_ok(const struct patch *p, uint64_t off, uint64_t len)
 	return off <= total && len <= total - off;
 }
 
+/* The block, or a piece of one, to bytes [off, off + len) of the tensor. */
+PATCH_INLINE int apply_block(const struct patch *p, const struct patch_block *blk, uint64_t block,
+			     uint64_t off, uint8_t *dst, size_t len)
+{
+	const unsigned shift = PATCH_BLOCK_SHIFT + patch_width_log(p->width);
+	const struct loop *loop = &loops[p->op][patch_width_log(p->width)];
+	const uint64_t end = off + len, begin = block << shift;
+	struct cut c;
+
+	if (begin >= off && end - begin >= UINT64_C(1) << shift) {
+		if (blk->form == PATCH_DENSE)
+			loop->row(dst + (begin - off), blk->values, blk->count);
+		else
+			loop->whole(dst + (begin - off), blk);
+		return 0;
+	}
+	c = cut_block(p, blk, block, off, end);
+	return apply_part(p, blk, &c, dst + (begin + c.b0 - off));
+}
+
+/* Apart from patch_apply(), which need not have this large a frame for other blocks. */
+static __attribute__((noinline)) int apply_rice(const struct patch *p,
+						const struct patch_block *blk, uint64_t block,
+						uint64_t off, uint8_t *dst, size_t len)
+{
+	struct rice_reader r;
+	struct patch_block piece;
+	int ret = patch_pieces(p, blk, &r);
+
+	while (ret == 0 && (ret = patch_piece(&r, &piece)) > 0)
+		ret = apply_block(p, &piece, block, off, dst, len);
+	return ret;
+}
+
 int patch_apply(const struct patch *patch, uint64_t off, void *dst, size_t len)
 {
 	const unsigned shift = PATCH_BLOCK_SHIFT + patch_width_log(patch->width);
-	const struct loop *loop = &loops[patch->op][patch_width_log(patch->width)];
 	const uint64_t end = off + len;
 
 	if (!range_ok(patch, off, len))
@@ -389,26 +336,17 @@ int patch_apply(const struct patch *patch, uint64_t off, void *dst, size_t len)
 	if (patch->op == PATCH_ADD && off % patch->width != 0)
 		return -EINVAL;
 	for (uint64_t b = off >> shift; len > 0 && b << shift < end; b++) {
-		const uint64_t begin = b << shift;
 		struct patch_block blk;
-		struct cut c;
+		int ret = patch_block_at(patch, b, &blk);
 
-		if (patch_block_at(patch, b, &blk) < 0)
-			return -EBADMSG;
+		if (ret < 0)
+			return ret;
 		if (blk.count == 0)
 			continue;
-		if (begin >= off && end - begin >= UINT64_C(1) << shift) {
-			uint8_t *at = (uint8_t *)dst + (begin - off);
-
-			if (blk.form == PATCH_DENSE)
-				loop->row(at, blk.values, blk.count);
-			else
-				loop->whole(at, &blk);
-			continue;
-		}
-		c = cut_block(patch, &blk, b, off, end);
-		if (apply_part(patch, &blk, &c, (uint8_t *)dst + (begin + c.b0 - off)) < 0)
-			return -EBADMSG;
+		ret = blk.form == PATCH_RICE ? apply_rice(patch, &blk, b, off, dst, len)
+					     : apply_block(patch, &blk, b, off, dst, len);
+		if (ret < 0)
+			return ret;
 	}
 	return 0;
 }
@@ -423,6 +361,10 @@ static void prefetch_block(const struct patch *p, const struct patch_block *blk,
 	uint64_t e1 = MIN((end - begin) / p->width + 1, (uint64_t)blk->elements);
 	uint64_t lo = e0, hi = e1;
 
+	if (blk->form == PATCH_RICE) {
+		patch_prefetch_bytes(blk->payload, (size_t)blk->payload_len);
+		return;
+	}
 	if (blk->form == PATCH_RAW) {
 		lo = blk->count * e0 / blk->elements;
 		hi = MIN((uint64_t)blk->count * e1 / blk->elements + SEARCH_NEAR,
@@ -448,7 +390,7 @@ void patch_prefetch(const struct patch *patch, uint64_t off, size_t len)
 uint64_t patch_cost(const struct patch *patch, uint64_t off, size_t len)
 {
 	const unsigned shift = PATCH_BLOCK_SHIFT + patch_width_log(patch->width);
-	uint64_t cost = 0;
+	uint64_t cost = patch->version == 0 ? 8 : 0; /* the entry that ends the last block */
 
 	if (len == 0 || !range_ok(patch, off, len))
 		return 0;
@@ -456,14 +398,21 @@ uint64_t patch_cost(const struct patch *patch, uint64_t off, size_t len)
 		struct patch_block blk;
 		struct cut c;
 
-		cost += 8;
+		if (patch->version == 0)
+			cost += 8;
+		else if (b == off >> shift || b % PATCH_GROUP == 0)
+			cost += PATCH_GROUP_ENTRY + (uint64_t)PATCH_GROUP * patch->length_size;
 		if (patch_block_at(patch, b, &blk) < 0 || blk.count == 0)
 			continue;
+		if (blk.form == PATCH_RICE) {
+			cost += blk.payload_len;
+			continue;
+		}
 		c = cut_block(patch, &blk, b, off, off + len);
 		if (blk.form == PATCH_DENSE)
 			cost += c.b1 - c.b0;
 		else
 			cost += (uint64_t)(c.hi > c.lo ? c.hi - c.lo : 0) * (2 + patch->width);
 	}
-	return cost + 8; /* the entry that ends the last block */
+	return cost;
 }

@@ -11,17 +11,14 @@
  * next; `floor` is one above the last position taken; payload offsets fit their 40 bits or the
  * writer fails.
  *
+ * All of this is form version 0; where version 1 differs, patch_write_groups.c goes on.
+ *
  * A writer belongs to one thread.
  */
 #include "codec/patch.h"
 #include "codec/patch_block.h"
 
 #include <stdlib.h>
-
-static uint64_t front_size(const struct patch_writer *w)
-{
-	return PATCH_HEAD + 8 * (w->blocks + 1);
-}
 
 struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t numel,
 				      const struct sink *sink, uint64_t at)
@@ -36,7 +33,8 @@ struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t
 	w->width = width;
 	w->numel = numel;
 	w->blocks = patch_blocks(numel);
-	w->front = calloc(1, front_size(w));
+	w->front_len = PATCH_HEAD + 8 * (size_t)(w->blocks + 1);
+	w->front = calloc(1, w->front_len);
 	w->positions = malloc(2 * (size_t)(PATCH_BLOCK + PATCH_SLACK));
 	w->values = malloc((size_t)(PATCH_BLOCK + PATCH_SLACK) * width);
 	w->buffer = malloc(PATCH_WRITE_BUFFER);
@@ -55,6 +53,7 @@ void patch_writer_free(struct patch_writer *w)
 	free(w->positions);
 	free(w->values);
 	free(w->buffer);
+	patch_groups_free(w->groups);
 	free(w);
 }
 
@@ -73,10 +72,10 @@ static int flush_buffer(struct patch_writer *w, struct why *why)
 	size_t len = w->buffered;
 
 	w->buffered = 0;
-	return sink_put(w, front_size(w) + w->payload - len, w->buffer, len, why);
+	return sink_put(w, w->front_len + w->payload - len, w->buffer, len, why);
 }
 
-static int put_payload(struct patch_writer *w, const void *bytes, size_t len, struct why *why)
+int patch_writer_put(struct patch_writer *w, const void *bytes, size_t len, struct why *why)
 {
 	int ret = 0;
 
@@ -85,13 +84,20 @@ static int put_payload(struct patch_writer *w, const void *bytes, size_t len, st
 	if (len > PATCH_WRITE_BUFFER - w->buffered)
 		ret = flush_buffer(w, why);
 	if (ret == 0 && len > PATCH_WRITE_BUFFER) {
-		ret = sink_put(w, front_size(w) + w->payload, bytes, len, why);
+		ret = sink_put(w, w->front_len + w->payload, bytes, len, why);
 	} else if (ret == 0) {
 		memcpy(w->buffer + w->buffered, bytes, len);
 		w->buffered += len;
 	}
 	w->payload += len;
 	return ret;
+}
+
+int patch_writer_pad(struct patch_writer *w, struct why *why)
+{
+	static const uint8_t zeros[8];
+
+	return patch_writer_put(w, zeros, ALIGN_UP(w->payload, 8) - w->payload, why);
 }
 
 PATCH_INLINE void spread(uint8_t *restrict dst, const uint8_t *restrict positions,
@@ -103,7 +109,7 @@ PATCH_INLINE void spread(uint8_t *restrict dst, const uint8_t *restrict position
 }
 
 /* Makes values[] dense: zeros where no position is.  Cold enough for a scratch of its own. */
-static int make_dense(struct patch_writer *w, uint32_t count, uint32_t elements, struct why *why)
+int patch_writer_dense(struct patch_writer *w, uint32_t count, uint32_t elements, struct why *why)
 {
 	uint8_t *dense;
 
@@ -140,19 +146,21 @@ int patch_writer_block(struct patch_writer *w, uint64_t block, uint32_t count, s
 
 	if (count == 0)
 		return 0;
+	if (w->groups != NULL)
+		return patch_groups_block(w, block, count, why);
 	if (dense < raw && (w->op != PATCH_SET || count == elements))
 		form = PATCH_DENSE;
 	fill_directory(w, block);
 	w->next = block + 1;
 	if (form == PATCH_DENSE) {
-		ret = make_dense(w, count, elements, why);
+		ret = patch_writer_dense(w, count, elements, why);
 		count = elements;
 	}
 	store_le64(w->front + PATCH_HEAD + 8 * block, patch_entry_pack(w->payload, count, form));
 	if (ret == 0 && form == PATCH_RAW)
-		ret = put_payload(w, w->positions, 2 * (size_t)count, why);
+		ret = patch_writer_put(w, w->positions, 2 * (size_t)count, why);
 	if (ret == 0)
-		ret = put_payload(w, w->values, (size_t)count * w->width, why);
+		ret = patch_writer_put(w, w->values, (size_t)count * w->width, why);
 	w->changed += count;
 	w->count = 0;
 	return ret;
@@ -214,16 +222,17 @@ int patch_writer_add(struct patch_writer *w, const uint64_t *positions, const vo
 int patch_writer_end(struct patch_writer *w, uint64_t *out_len, uint64_t *out_changed,
 		     struct why *why)
 {
-	static const uint8_t zeros[8];
-	uint64_t payload;
 	int ret;
 
 	ret = patch_writer_block(w, w->block, w->count, why);
 	if (ret < 0)
 		return ret;
-	fill_directory(w, w->blocks + 1);
-	payload = w->payload;
-	ret = put_payload(w, zeros, ALIGN_UP(payload, 8) - payload, why);
+	if (w->groups != NULL) {
+		ret = patch_groups_end(w, why);
+	} else {
+		fill_directory(w, w->blocks + 1);
+		ret = patch_writer_pad(w, why);
+	}
 	if (ret == 0)
 		ret = flush_buffer(w, why);
 	if (ret < 0)
@@ -234,10 +243,10 @@ int patch_writer_end(struct patch_writer *w, uint64_t *out_len, uint64_t *out_ch
 	w->front[7] = PATCH_BLOCK_SHIFT;
 	store_le64(w->front + 8, w->numel);
 	store_le64(w->front + 16, w->changed);
-	ret = sink_put(w, 0, w->front, front_size(w), why);
+	ret = sink_put(w, 0, w->front, w->front_len, why);
 	if (ret < 0)
 		return ret;
-	*out_len = front_size(w) + w->payload;
+	*out_len = w->front_len + w->payload;
 	if (out_changed != NULL)
 		*out_changed = w->changed;
 	return 0;

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading the Rice form of a block, and choosing the kernel.
+ *
+ * rice_open() finds where each part of the payload begins: all parts before the unary ones have
+ * lengths that the head says; the list of odd values is stepped over by counting its ones, and the
+ * tail's length is in the nibbles.  rice_next() then decodes both lists a chunk at a time.
+ *
+ * Nothing here trusts the payload, not even what rice_open() has seen of it (it may lie in a file
+ * that changes): bits beyond the stream read as zeros, bytes are taken from the tail only while it
+ * has some, indices are compared before they are used.
+ *
+ * No state; a reader belongs to one thread.
+ */
+#include "codec/rice.h"
+
+enum {
+	INVERTED = 0x10,
+	CODED = 0x20,
+	PARAMETER = 0x0f,
+	NIBBLE_BYTE = 14,
+	NIBBLE_VALUE = 15,
+	NIBBLES = RICE_WORD / 4, /* of a word */
+};
+
+static const struct rice_kernel *best(void)
+{
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") &&
+	    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+	    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+		return &rice_kernel_avx512;
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+	    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt"))
+		return &rice_kernel_avx2;
+#endif
+	return &rice_kernel_portable;
+}
+
+const struct rice_kernel *patch_kernel(const char *name)
+{
+	const struct rice_kernel *k = best();
+
+	if (name == NULL || strcmp(name, k->name) == 0)
+		return k;
+	if (strcmp(name, rice_kernel_portable.name) == 0)
+		return &rice_kernel_portable;
+#if defined(__x86_64__)
+	/* what has AVX-512 has AVX2 */
+	if (k == &rice_kernel_avx512 && strcmp(name, rice_kernel_avx2.name) == 0)
+		return &rice_kernel_avx2;
+#endif
+	return NULL;
+}
+
+const char *patch_kernel_name(const struct rice_kernel *kernel)
+{
+	return kernel->name;
+}
+
+/* ---- where things are ---- */
+
+/* The tail's bytes that n nibbles ask for. */
+static uint64_t tail_of_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+				unsigned width)
+{
+	const uint64_t ones = UINT64_C(0x1111111111111111);
+	uint64_t tail = 0;
+
+	for (; n > 0; at += RICE_WORD) {
+		uint32_t many = MIN(n, (uint32_t)NIBBLES);
+		uint64_t w = rice_word(bits, bytes, at) & rice_mask(4 * many);
+		uint64_t high = w >> 1 & w >> 2 & w >> 3 & ones;
+
+		/* the product's highest nibble is the sum, at most NIBBLES */
+		tail += (high & ~w) * ones >> 60;
+		tail += ((high & w) * ones >> 60) * width;
+		n -= many;
+	}
+	return tail;
+}
+
+/* Fills the reader; NULL, or what is wrong. */
+static const char *parse(struct rice_reader *r, const uint8_t *payload, size_t len,
+			 enum patch_op op)
+{
+	const uint32_t count = r->count;
+	uint64_t at = 8, tail = (uint64_t)count * r->width, room = 8 * (uint64_t)len;
+	unsigned flags, bits = 32 - (unsigned)__builtin_clz(count);
+
+	if (len == 0)
+		return "is empty";
+	flags = payload[0];
+	if (flags & ~(unsigned)(PARAMETER | INVERTED | CODED))
+		return "has unknown flags";
+	r->inverted = flags & INVERTED;
+	r->coded = flags & CODED;
+	r->signs = r->coded && op == PATCH_ADD;
+	r->list.k = flags & PARAMETER;
+	r->list.left = r->inverted ? r->elements - count : count;
+	if (r->coded) {
+		uint64_t w = rice_word(payload, len, at);
+
+		if (op == PATCH_SET)
+			return "sets elements and has coded values, which only ADD and XOR can";
+		r->odd.left = (uint32_t)(w & rice_mask(bits));
+		if (r->odd.left > count)
+			return "has more odd values than values";
+		at += bits;
+		if (r->odd.left > 0) {
+			r->odd.k = w >> bits & PARAMETER;
+			at += 4;
+		}
+		r->sign = at;
+		at += r->signs ? count : 0;
+		r->nibble = at;
+		at += 4 * (uint64_t)r->odd.left;
+		if (at > room)
+			return "is cut off in its nibbles";
+		tail = tail_of_nibbles(payload, len, r->nibble, r->odd.left, r->width);
+		r->odd.low = at;
+		at += (uint64_t)r->odd.left * r->odd.k;
+	}
+	r->list.low = at;
+	at += (uint64_t)r->list.left * r->list.k;
+	if (tail > len || at > 8 * (len - tail))
+		return "is cut off in its low parts or its tail";
+	r->bits = r->odd.bits = r->list.bits = payload;
+	r->bytes = r->odd.bytes = r->list.bytes = len - (size_t)tail;
+	r->tail = payload + r->bytes;
+	r->tail_end = payload + len;
+	r->odd.unary = at;
+	at = r->kernel->skip(r->bits, r->bytes, at, r->odd.left);
+	if (at == UINT64_MAX)
+		return "is cut off in the unary part of its list of odd values";
+	r->list.unary = at;
+	return NULL;
+}
+
+static const char *begin(struct rice_reader *r, const struct rice_kernel *kernel,
+			 const void *payload, size_t len, enum patch_op op, unsigned width,
+			 uint32_t count, uint32_t elements)
+{
+	/* not the lists behind these: they are large */
+	memset(r, 0, offsetof(struct rice_reader, position_list));
+	r->kernel = kernel;
+	r->width = width;
+	r->count = count;
+	r->elements = elements;
+	return parse(r, payload, len, op);
+}
+
+int rice_open(struct rice_reader *r, const struct rice_kernel *kernel, const void *payload,
+	      size_t len, enum patch_op op, unsigned width, uint32_t count, uint32_t elements)
+{
+	return begin(r, kernel, payload, len, op, width, count, elements) == NULL ? 0 : -EBADMSG;
+}
+
+/* ---- decoding ---- */
+
+/* The next n elements that are not listed. */
+static int positions_between(struct rice_reader *r, uint32_t n)
+{
+	uint32_t done = 0;
+
+	while (done < n) {
+		uint32_t hole = r->elements, run;
+
+		if (r->hole_at == r->hole_end && r->list.left > 0) {
+			uint32_t want = MIN(r->list.left, (uint32_t)RICE_CHUNK);
+
+			if (r->kernel->list(&r->list, r->hole_list, want) < 0)
+				return -EBADMSG;
+			r->hole_at = 0;
+			r->hole_end = want;
+		}
+		if (r->hole_at < r->hole_end)
+			hole = rice_get16(r->hole_list + 2 * (size_t)r->hole_at);
+		if (hole < r->place || (hole == r->elements && hole == r->place))
+			return -EBADMSG;
+		run = MIN(hole - r->place, n - done);
+		/* eight at a time: what is too much is overwritten by the next */
+		for (uint32_t i = 0; i < run; i += 8)
+			for (uint32_t j = i; j < i + 8; j++)
+				rice_set16(r->position_list + 2 * (size_t)(done + j),
+					   (uint16_t)(r->place + j));
+		done += run;
+		r->place += run;
+		if (r->place == hole && r->hole_at < r->hole_end) {
+			r->hole_at++;
+			r->place++;
+		}
+	}
+	return 0;
+}
+
+/* The odd ones of odd_list[] that are among the n values in value_list[].  First without those that
+ * need the tail: which ones those are cannot be predicted, so they are gathered without a branch.
+ */
+RICE_INLINE int multiply(struct rice_reader *r, uint32_t n, unsigned width)
+{
+	const uint64_t top = UINT64_C(1) << (8 * width - 1);
+	uint16_t later[RICE_CHUNK + 1];
+	const uint8_t *nibbles = r->nibble_list, *odds = r->odd_list;
+	const uint32_t done = r->done, end = r->odd_end;
+	uint32_t at = r->odd_at, many = 0;
+	uint8_t *values = r->value_list;
+
+	for (; at < end; at++) {
+		uint32_t i = rice_get16(odds + 2 * (size_t)at) - done;
+		uint8_t *value = values + (size_t)i * width;
+
+		if (i >= n)
+			break;
+		rice_set(value, rice_get(value, width) * (nibbles[at] + 2), width);
+		later[many] = (uint16_t)at;
+		many += nibbles[at] >= NIBBLE_BYTE;
+	}
+	r->odd_at = at;
+	for (uint32_t m = 0; m < many; m++) {
+		uint32_t i = rice_get16(odds + 2 * (size_t)later[m]) - done;
+		uint8_t *value = values + (size_t)i * width;
+		bool byte = nibbles[later[m]] == NIBBLE_BYTE;
+		size_t size = byte ? 1 : width, left = (size_t)(r->tail_end - r->tail);
+		/* with a byte it is u * 16 so far */
+		uint64_t tail = rice_load(r->tail, left, 0), v = rice_get(value, width);
+		uint64_t sum = v & top ? v - (tail & 0xff) : v + (tail & 0xff);
+
+		if (left < size)
+			return -EBADMSG;
+		rice_set(value, byte ? sum : tail, width);
+		r->tail += size;
+	}
+	return 0;
+}
+
+static int multiply_of_width(struct rice_reader *r, uint32_t n)
+{
+	switch (r->width) {
+	case 1: return multiply(r, n, 1);
+	case 2: return multiply(r, n, 2);
+	case 4: return multiply(r, n, 4);
+	default: return multiply(r, n, 8);
+	}
+}
+
+static int coded_values(struct rice_reader *r, uint32_t n)
+{
+	const unsigned column = (unsigned)__builtin_ctz(r->width);
+	int ret = 0;
+
+	if (r->signs)
+		r->kernel->units[column](r->bits, r->bytes, r->sign + r->done, n, r->value_list);
+	else /* no stream: all bits are zero */
+		r->kernel->units[column](r->bits, 0, 0, n, r->value_list);
+	while (ret == 0) {
+		if (r->odd_at == r->odd_end) {
+			uint32_t want = MIN(r->odd.left, (uint32_t)RICE_CHUNK);
+
+			if (want == 0)
+				break;
+			if (r->kernel->list(&r->odd, r->odd_list, want) < 0)
+				return -EBADMSG;
+			rice_nibbles(r->bits, r->bytes, r->nibble, want, r->nibble_list);
+			r->nibble += 4 * (uint64_t)want;
+			r->odd_at = 0;
+			r->odd_end = want;
+		}
+		ret = multiply_of_width(r, n);
+		if (r->odd_at < r->odd_end)
+			break; /* of a later chunk */
+	}
+	return ret;
+}
+
+int rice_next(struct rice_reader *r)
+{
+	uint32_t n = MIN(r->count - r->done, (uint32_t)RICE_CHUNK);
+	int ret;
+
+	if (n == 0)
+		return 0;
+	r->positions = r->position_list;
+	ret = r->inverted ? positions_between(r, n)
+			  : r->kernel->list(&r->list, r->position_list, n);
+	if (ret < 0)
+		return ret;
+	if (r->coded) {
+		r->values = r->value_list;
+		ret = coded_values(r, n);
+	} else {
+		r->values = r->tail + (size_t)r->done * r->width;
+	}
+	r->done += n;
+	return ret < 0 ? ret : (int)n;
+}
+
+/* ---- check ---- */
+
+/* All entries ascend and are below `limit`; the list is at its beginning and stays there. */
+static int check_list(const struct rice_kernel *kernel, const struct rice_list *begin,
+		      uint32_t limit, const char *what, uint64_t *out_end, struct why *why)
+{
+	uint8_t out[2 * (RICE_CHUNK + RICE_SLACK)] __attribute__((aligned(64)));
+	const uint32_t all = begin->left;
+	struct rice_list l = *begin;
+	uint64_t end = kernel->skip(l.bits, l.bytes, l.unary, all);
+	int64_t last = -1;
+
+	if (end == UINT64_MAX)
+		return why_set(why, EBADMSG,
+			       "the unary part of its list of %s is cut off: it does not have %u "
+			       "ones",
+			       what, all);
+	/* So no single gap is beyond 65,535, and an entry beyond it shows as one that descends. */
+	if ((end - l.unary - all) << l.k >= PATCH_BLOCK)
+		return why_set(why, EBADMSG,
+			       "the unary part of its list of %s has %llu zeros, too many", what,
+			       (unsigned long long)(end - l.unary - all));
+	*out_end = end;
+	while (l.left > 0) {
+		uint32_t n = MIN(l.left, (uint32_t)RICE_CHUNK);
+
+		if (kernel->list(&l, out, n) < 0)
+			return why_set(why, EBADMSG, "the unary part of its list of %s is cut off",
+				       what);
+		for (uint32_t i = 0; i < n; i++) {
+			int64_t v = rice_get16(out + 2 * (size_t)i);
+
+			if (v <= last)
+				return why_set(why, EBADMSG,
+					       "its list of %s goes beyond %u: entry %u after "
+					       "entry %lld",
+					       what, PATCH_BLOCK - 1, (unsigned)v, (long long)last);
+			last = v;
+		}
+	}
+	if (last >= (int64_t)limit)
+		return why_set(why, EBADMSG, "its list of %s has %lld and has to be below %u", what,
+			       (long long)last, limit);
+	return 0;
+}
+
+int rice_check(const struct rice_kernel *kernel, const void *payload, size_t len, enum patch_op op,
+	       unsigned width, uint32_t count, uint32_t elements, struct why *why)
+{
+	struct rice_reader r;
+	const char *wrong = begin(&r, kernel, payload, len, op, width, count, elements);
+	uint64_t end, ignored;
+	int ret;
+
+	if (wrong != NULL)
+		return why_set(why, EBADMSG, "its payload %s", wrong);
+	ret = check_list(kernel, &r.odd, count, "odd values", &ignored, why);
+	if (ret == 0)
+		ret = check_list(kernel, &r.list, elements,
+				 r.inverted ? "unchanged elements" : "changed elements", &end, why);
+	if (ret < 0)
+		return ret;
+	if ((end + 7) / 8 != r.bytes)
+		return why_set(why, EBADMSG, "its stream is %zu bytes long instead of %llu",
+			       r.bytes, (unsigned long long)(end + 7) / 8);
+	if (end % 8 != 0 && r.bits[end / 8] >> end % 8 != 0)
+		return why_set(why, EBADMSG, "the padding of its stream is not zero");
+	return 0;
+}
