@@ -43,7 +43,7 @@ void listing_release(struct listing *l)
 		free(l->v[i].key);
 	free(l->v);
 	l->v = NULL;
-	l->count = 0;
+	l->count = l->hidden = 0;
 }
 
 static int compare_key(const void *key, const void *object)
@@ -161,6 +161,19 @@ int store_put(struct store *s, const char *key, const struct source *src, struct
 	return s->ops->put(s, key, src, why);
 }
 
+int store_put_if(struct store *s, const char *key, const struct source *src,
+		 const struct put_condition *condition, struct why *why)
+{
+	char shown[256];
+
+	if (!path_is_safe(key))
+		return why_set(why, EINVAL, "'%s' cannot be the name of an object",
+			       printable(shown, sizeof(shown), key, strlen(key)));
+	if (s->ops->put_if == NULL)
+		return why_set(why, ENOTSUP, "%s cannot be written to under a condition", s->name);
+	return s->ops->put_if(s, key, src, condition, why);
+}
+
 int store_watch_fd(struct store *s)
 {
 	return s->ops->watch_fd != NULL ? s->ops->watch_fd(s) : -1;
@@ -170,6 +183,17 @@ void store_watch_drain(struct store *s)
 {
 	if (s->ops->watch_drain != NULL)
 		s->ops->watch_drain(s);
+}
+
+void store_refresh(struct store *s)
+{
+	if (s->ops->refresh != NULL)
+		s->ops->refresh(s);
+}
+
+bool store_describe(struct store *s, struct buf *out)
+{
+	return s->ops->describe != NULL && s->ops->describe(s, out);
 }
 
 void store_stop(struct store *s)

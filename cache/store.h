@@ -16,6 +16,7 @@
 #define CACHE_STORE_H
 
 #include "codec/base.h"
+#include "codec/buf.h"
 #include "codec/io.h"
 
 struct identity {
@@ -39,6 +40,8 @@ struct object {
 struct listing {
 	struct object *v; /* sorted by key, strcmp order */
 	size_t count;
+	size_t hidden; /* keys left out because they are no paths: empty, "." or ".." parts, or both
+			* a file and a directory */
 };
 
 struct handle { /* an object pinned at one identity; embedded first in the store's own struct */
@@ -61,6 +64,12 @@ struct fetch {
 	bool background; /* nobody waits for it yet: after those that somebody waits for */
 };
 
+/* What must hold for an object to be written. */
+struct put_condition {
+	bool absent;			/* there is none of that name */
+	const struct identity *replace; /* it still is this one; NULL: whatever it is */
+};
+
 struct store_ops {
 	const char *name;
 	int (*list)(struct store *s, const char *prefix, struct listing *out, struct why *why);
@@ -70,10 +79,14 @@ struct store_ops {
 	void (*fetch)(struct fetch *f);
 	void (*close)(struct handle *h);
 	int (*put)(struct store *s, const char *key, const struct source *src, struct why *why);
+	int (*put_if)(struct store *s, const char *key, const struct source *src,
+		      const struct put_condition *condition, struct why *why); /* optional */
 	int (*watch_fd)(struct store *s);
 	void (*watch_drain)(struct store *s);
 	void (*free)(struct store *s);
-	void (*stop)(struct store *s); /* optional: see store_stop() */
+	void (*stop)(struct store *s); /* optional, as are the next two: see store_stop(), ... */
+	void (*refresh)(struct store *s);
+	bool (*describe)(struct store *s, struct buf *out);
 };
 
 struct blockcache; /* cache/block.h */
@@ -114,11 +127,22 @@ int store_read(struct handle *h, uint64_t off, void *dst, size_t len) MUST_CHECK
 int store_put(struct store *s, const char *key, const struct source *src,
 	      struct why *why) MUST_CHECK;
 
+/* The same under a condition, which the store checks in one step with the writing: -EEXIST, -ESTALE;
+ * -ENOTSUP: this store cannot. */
+int store_put_if(struct store *s, const char *key, const struct source *src,
+		 const struct put_condition *condition, struct why *why) MUST_CHECK;
+
 /* A file descriptor that polls readable when something in the store may have changed, or -1; then
  * drain it, and list after that. It belongs to the store.  A hint only (very many directories are
  * not all watched, a network file system tells nothing): list now and then anyway. */
 int store_watch_fd(struct store *s);
 void store_watch_drain(struct store *s);
+/* Somebody wants to know now: the next listing asks the place itself, where a store would otherwise
+ * believe that nothing has changed. */
+void store_refresh(struct store *s);
+/* Appends how it is doing, in one line for people without a newline ("hub: 412 of 1000 api calls
+ * left for 210 s; feed live"); nothing where there is nothing to say.  True: something is wrong. */
+bool store_describe(struct store *s, struct buf *out);
 /* Going down: fetches under way end soon, with -ECANCELED, and later ones at once.  Before
  * blockcache_free(), which waits for them. */
 void store_stop(struct store *s);

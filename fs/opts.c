@@ -36,6 +36,12 @@ const struct opt_def opt_defs[] = {
 	 false},
 	{"cache-dir", 0, "DIR", "where patches are kept (default: the user's cache directory)",
 	 false},
+	{"token-file", 0, "FILE",
+	 "the Hub's access token (default: HF_TOKEN, or where a login puts it)", false},
+	{"ca-file", 0, "FILE",
+	 "certificates of authorities to trust (default: SSL_CERT_FILE, or the "
+	 "system's)",
+	 false},
 	{"threads", 0, "N", "reads served at the same time (default 16)", true},
 	{"allow-other", 0, NULL, "let other users see the mount", true},
 	{"foreground", 'f', NULL, "stay in the foreground", true},
@@ -67,6 +73,8 @@ void opts_release(struct opts *o)
 	free(o->base);
 	free(o->cache_dir);
 	free(o->log_file);
+	free(o->token_file);
+	free(o->ca_file);
 	buf_release(&o->fuse);
 	opts_init(o);
 }
@@ -207,6 +215,16 @@ static int set_log_file(struct opts *o, const char *name, const char *v, struct 
 	return set_text(&o->log_file, name, v, why);
 }
 
+static int set_token_file(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	return set_text(&o->token_file, name, v, why);
+}
+
+static int set_ca_file(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	return set_text(&o->ca_file, name, v, why);
+}
+
 static int set_shard_size(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	uint64_t size;
@@ -310,6 +328,8 @@ static const struct {
 	{"hole-grace", set_hole_grace},
 	{"times", set_times},
 	{"cache-dir", set_cache_dir},
+	{"token-file", set_token_file},
+	{"ca-file", set_ca_file},
 	{"threads", set_threads},
 	{"allow-other", set_allow_other},
 	{"foreground", set_foreground},

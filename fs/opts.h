@@ -10,6 +10,7 @@
 struct opts {
 	char *source, *mountpoint;
 	char *base, *cache_dir, *log_file;
+	char *token_file, *ca_file;
 	uint64_t shard_size;
 	int64_t poll_ns, hole_grace_ns;
 	unsigned keep, threads;

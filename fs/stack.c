@@ -3,33 +3,61 @@
  * The composition root: makes the layers of one mount (or of a tool that reads a source) from the
  * options, lowest first, and takes them down in reverse.
  *
- *	store of the source, store of --base, cache directory, nodes, history, run, watch
+ *	network, store of the source, store of --base, cache directory, nodes, history, run, watch
  *
  * The one place that names concrete stores: a new kind of source is one line in open_store().
  * A tool gets neither history nor watch and calls run_scan() and run_build() itself.
  *
- * Threads: none is started here; the front starts the watch after its last fork.
+ * Threads: the network's are started here, when a place is not local; the watch's by the front.  So
+ * this comes after the last fork.
  */
 #include "fs/stack.h"
 
 #include "cache/cachedir.h"
 #include "cache/clock.h"
+#include "cache/remote/http.h"
+#include "cache/remote/store_http.h"
+#include "cache/remote/store_hub.h"
 #include "cache/store.h"
 #include "fs/history.h"
 #include "fs/node.h"
 
 #include <stdlib.h>
+#include <strings.h>
 
-static int open_store(const char *place, bool follow, struct store **out, struct why *why)
+/* The network client, which all remote stores of the stack share. */
+static int need_http(struct stack *s, struct why *why)
 {
+	struct http_options options = {.ca_file = s->opts->ca_file};
+
+	return s->http != NULL ? 0 : http_new(&options, &s->http, why);
+}
+
+static bool has_scheme(const char *place, const char *scheme)
+{
+	return strncasecmp(place, scheme, strlen(scheme)) == 0;
+}
+
+static int open_store(struct stack *s, const char *place, bool follow, struct store **out,
+		      struct why *why)
+{
+	const struct store_hub_options hub = {.token_file = s->opts->token_file};
 	const char *colon = strstr(place, "://");
 	char shown[200];
+	int ret;
 
-	if (colon != NULL && colon != place && memchr(place, '/', (size_t)(colon - place)) == NULL)
-		return why_set(why, ENOTSUP,
-			       "%s: this version reads local directories; give the path of one",
-			       printable(shown, sizeof(shown), place, strlen(place)));
-	return store_dir_new(place, follow, out, why);
+	if (colon == NULL || colon == place || memchr(place, '/', (size_t)(colon - place)) != NULL)
+		return store_dir_new(place, follow, out, why);
+	ret = need_http(s, why);
+	if (ret < 0)
+		return ret;
+	if (store_hub_is(place))
+		return store_hub_new(place, &hub, s->http, out, why);
+	if (has_scheme(place, "http://") || has_scheme(place, "https://"))
+		return store_http_new(place, s->http, out, why);
+	return why_set(why, ENOTSUP,
+		       "%s: a source is a directory, hf://..., https://... or http://...",
+		       printable(shown, sizeof(shown), place, strcspn(place, "?#")));
 }
 
 /* What names the run among all that share a cache directory; NULL: out of memory. */
@@ -100,9 +128,9 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 		return why_set(why, ENOMEM, "out of memory");
 	s->opts = opts;
 	s->started_real_ns = clock_real_ns();
-	ret = open_store(opts->source, false, &s->store, why);
+	ret = open_store(s, opts->source, false, &s->store, why);
 	if (ret == 0 && opts->base != NULL) {
-		ret = open_store(opts->base, true, &s->base, why);
+		ret = open_store(s, opts->base, true, &s->base, why);
 		if (ret < 0)
 			why_prefix(why, "--base");
 	}
@@ -137,6 +165,9 @@ void stack_free(struct stack *s)
 	if (s->watch != NULL)
 		watch_stop(s->watch);
 	watch_free(s->watch);
+	store_stop(s->store);
+	store_stop(s->base);
+	http_shutdown(s->http);
 	/* Generations hold nodes, mappings and blobs, so the history goes before what they lie in.
 	 */
 	history_free(s->history);
@@ -145,5 +176,6 @@ void stack_free(struct stack *s)
 	cachedir_close(s->cache);
 	store_free(s->base);
 	store_free(s->store);
+	http_free(s->http);
 	free(s);
 }

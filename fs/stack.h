@@ -10,6 +10,7 @@
 
 struct stack {
 	struct opts *opts; /* borrowed */
+	struct http *http; /* the network; NULL where all places are local */
 	struct store *store, *base;
 	struct cachedir *cache;
 	bool cache_in_memory;

@@ -134,6 +134,16 @@ static void line_unshown(const struct view *v, struct buf *out)
 		buf_addf(out, "%s has nothing whole to build on", top->key);
 }
 
+/* What is wrong with a store. */
+static void line_store(struct store *store, struct buf *out)
+{
+	struct buf text = {0};
+
+	if (store_describe(store, &text))
+		buf_addf(out, "; %s", buf_str(&text));
+	buf_release(&text);
+}
+
 static void make_line(const struct view *v, struct buf *out)
 {
 	line_version(v, out);
@@ -152,6 +162,9 @@ static void make_line(const struct view *v, struct buf *out)
 			buf_addf(out, "cannot list %s: ", v->stack->store->name);
 		buf_addstr(out, v->report->store_error);
 	}
+	line_store(v->stack->store, out);
+	if (v->stack->base != NULL)
+		line_store(v->stack->base, out);
 }
 
 void status_line(struct stack *s, struct buf *out)
@@ -221,6 +234,16 @@ static void text_cache(const struct stack *s, struct buf *out)
 	free(parent);
 }
 
+static void text_store(struct store *store, const char *what, struct buf *out)
+{
+	struct buf text = {0};
+
+	(void)store_describe(store, &text);
+	if (text.len > 0)
+		buf_addf(out, "%s: %s\n", what, buf_str(&text));
+	buf_release(&text);
+}
+
 void status_text(struct stack *s, struct buf *out)
 {
 	struct view v;
@@ -228,8 +251,11 @@ void status_text(struct stack *s, struct buf *out)
 	view_take(&v, s);
 	make_line(&v, out);
 	buf_addf(out, "\nsource: %s\n", s->store->name);
-	if (s->base != NULL)
+	text_store(s->store, "  access", out);
+	if (s->base != NULL) {
 		buf_addf(out, "base: %s\n", s->base->name);
+		text_store(s->base, "  access", out);
+	}
 	if (s->opts->mountpoint != NULL)
 		buf_addf(out, "mounted on: %s\n", s->opts->mountpoint);
 	buf_addstr(out, "mounted since: ");
@@ -318,6 +344,18 @@ static json_t *notes_json(const struct run_report *r)
 	return list;
 }
 
+static json_t *store_json(struct store *store)
+{
+	struct buf text = {0};
+	json_t *j;
+
+	if (store != NULL)
+		(void)store_describe(store, &text);
+	j = text.len > 0 ? text_json(buf_str(&text)) : json_null();
+	buf_release(&text);
+	return j;
+}
+
 static json_t *counters_json(void)
 {
 	json_t *o = json_object();
@@ -370,6 +408,8 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "problems", problems_json(v.report));
 	put(root, "notes", notes_json(v.report));
 	put(root, "store_error", text_json(v.report != NULL ? v.report->store_error : NULL));
+	put(root, "access", store_json(s->store));
+	put(root, "base_access", store_json(s->base));
 	put(root, "last_scan",
 	    v.report != NULL ? json_real((double)v.report->scanned_real_ns / NSEC_PER_SEC)
 			     : json_null());

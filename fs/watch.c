@@ -189,9 +189,11 @@ static void count_newest(struct watch *w)
 static void scan(struct watch *w)
 {
 	struct why why = {0};
+	bool asked;
 	int err;
 
 	lock_take(&w->lock);
+	asked = w->scan_wanted;
 	w->scan_wanted = false;
 	w->scans_begun++;
 	lock_release(&w->lock);
@@ -199,6 +201,8 @@ static void scan(struct watch *w)
 	w->scan_start = clock_mono_ns();
 	if (w->store_fd >= 0)
 		store_watch_drain(run_store(w->run));
+	if (asked)
+		store_refresh(run_store(w->run));
 	err = run_scan(w->run, &why);
 	if (err < 0 && why.text[0] == '\0')
 		why_set(&why, -err, "cannot list %s", run_store(w->run)->name);
@@ -403,6 +407,8 @@ void watch_stop(struct watch *w)
 	lock_release(&w->lock);
 	if (!join)
 		return;
+	/* A listing under way may be waiting for a network that is not there. */
+	store_stop(run_store(w->run));
 	wake(w);
 	pthread_join(w->thread, NULL);
 }

@@ -58,7 +58,8 @@ static int absolute(char **path, struct why *why)
 
 static int set_places(struct opts *o, const struct cli_line *line, struct why *why)
 {
-	char **const paths[] = {&o->source, &o->mountpoint, &o->base, &o->cache_dir, &o->log_file};
+	char **const paths[] = {&o->source,   &o->mountpoint, &o->base,	  &o->cache_dir,
+				&o->log_file, &o->token_file, &o->ca_file};
 	size_t len;
 
 	o->source = strdup(line->args[0]);
