@@ -155,13 +155,17 @@ int patch_groups_check(const struct patch *p, struct why *why)
 			return why_set(why, EBADMSG,
 				       "the patch lists blocks beyond its last, number %llu",
 				       (unsigned long long)p->blocks - 1);
-		if (g.first != listed || n > p->listed - listed)
+		if (g.first != listed)
 			return why_set(
 				why, EBADMSG,
 				"group %llu of the patch's directory begins with listed block "
-				"%llu instead of %llu, or has more than %u in all",
+				"%llu instead of %llu",
 				(unsigned long long)i, (unsigned long long)g.first,
-				(unsigned long long)listed, p->listed);
+				(unsigned long long)listed);
+		if (n > p->listed - listed)
+			return why_set(why, EBADMSG,
+				       "the patch's directory lists more than %u blocks",
+				       p->listed);
 		if (g.offset != offset)
 			return why_set(why, EBADMSG,
 				       "group %llu of the patch's directory begins at %llu instead "
