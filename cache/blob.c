@@ -2,10 +2,11 @@
 /*
  * Blobs: an object's bytes, shared by reference.
  *
- * A blob either holds the store's handle and reads through it, or, for small objects that are to
- * outlive their file, a copy in memory; never both, so a descriptor is not kept for what is in
- * memory. Nothing of a blob changes after blob_open() but the count of references, hence no lock:
- * any number of threads may read at once.
+ * A blob holds one of three: the store's handle, and reads through it; an open object of the block
+ * cache, which then owns the store's handle; or, for small objects that are to outlive their file,
+ * a copy in memory, so that a descriptor is not kept for what is there. Nothing of a blob changes
+ * after blob_open() but the count of references, hence no lock: any number of threads may read at
+ * once.
  */
 #include "cache/blob.h"
 
@@ -16,20 +17,41 @@ enum { KEEP_MAX = 1 << 20 };
 
 static int read_copy(struct blob *b, struct why *why)
 {
-	char shown[256];
+	char shown[256], *copy = malloc((size_t)b->size + 1);
 	int rc;
 
-	b->copy = malloc((size_t)b->size + 1);
-	if (b->copy == NULL)
+	if (copy == NULL)
 		return why_set(why, ENOMEM, "out of memory");
-	rc = store_read(b->handle, 0, b->copy, (size_t)b->size);
-	if (rc < 0)
+	rc = blob_read(b, 0, copy, (size_t)b->size);
+	if (rc < 0) {
+		free(copy);
 		return why_set(why, -rc, "'%s' cannot be read: %s",
 			       printable(shown, sizeof(shown), b->key, strlen(b->key)),
 			       rc == -ESTALE ? "it changed meanwhile" : strerrordesc_np(-rc));
+	}
 	store_close(b->handle);
+	block_close(b->block);
 	b->handle = NULL;
+	b->block = NULL;
+	b->copy = copy;
 	return 0;
+}
+
+/* Puts the block cache between the blob and its store. */
+static int open_block(struct blob *b, struct blockcache *blocks, struct why *why)
+{
+	char shown[256];
+	struct handle *handle = b->handle;
+	int rc;
+
+	b->handle = NULL;
+	rc = block_open(blocks, &b->id, b->size, b->key, handle, &b->block);
+	if (rc == 0)
+		return 0;
+	return why_set(why, -rc, "'%s' cannot be opened: %s",
+		       printable(shown, sizeof(shown), b->key, strlen(b->key)),
+		       rc == -EBADMSG ? "the store tells two sizes of the same content"
+				      : strerrordesc_np(-rc));
 }
 
 int blob_open(struct store *s, const struct object *object, bool keep, struct blob **out,
@@ -50,6 +72,8 @@ int blob_open(struct store *s, const struct object *object, bool keep, struct bl
 		goto out;
 	}
 	rc = store_open(s, object, &b->handle, why);
+	if (rc == 0 && s->remote && s->blocks != NULL)
+		rc = open_block(b, s->blocks, why);
 	if (rc == 0 && keep && b->size <= KEEP_MAX)
 		rc = read_copy(b, why);
 out:
@@ -77,6 +101,7 @@ void blob_unref(struct blob *b)
 	if (left > 0)
 		return;
 	store_close(b->handle);
+	block_close(b->block);
 	free(b->copy);
 	free(b->key);
 	free(b);
@@ -86,6 +111,8 @@ int blob_read(struct blob *b, uint64_t off, void *dst, size_t len)
 {
 	uint64_t end;
 
+	if (b->block != NULL)
+		return block_read(b->block, off, dst, len);
 	if (b->copy == NULL)
 		return store_read(b->handle, off, dst, len);
 	if (add_overflows(off, len, &end) || end > b->size)
@@ -93,6 +120,38 @@ int blob_read(struct blob *b, uint64_t off, void *dst, size_t len)
 	if (len > 0)
 		memcpy(dst, b->copy + off, len);
 	return 0;
+}
+
+void blob_want(struct blob *b, const struct block_range *ranges, size_t count)
+{
+	if (b->block != NULL)
+		block_want(b->block, ranges, count);
+}
+
+void blob_pull(struct blob *b)
+{
+	if (b->block != NULL)
+		block_pull(b->block);
+}
+
+void blob_progress(struct blob *b, struct block_progress *out)
+{
+	if (b->block != NULL)
+		block_progress(b->block, out);
+	else
+		*out = (struct block_progress){.size = b->size, .present = b->size};
+}
+
+void blob_pin(struct blob *b)
+{
+	if (b->block != NULL)
+		block_pin(b->block);
+}
+
+void blob_unpin(struct blob *b)
+{
+	if (b->block != NULL)
+		block_unpin(b->block);
 }
 
 static int blob_source_read(void *ctx, uint64_t off, void *dst, size_t len)

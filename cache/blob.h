@@ -6,6 +6,7 @@
 #ifndef CACHE_BLOB_H
 #define CACHE_BLOB_H
 
+#include "cache/block.h"
 #include "cache/store.h"
 #include "codec/io.h"
 
@@ -15,7 +16,8 @@ struct blob {
 	int64_t mtime_ns;
 	struct identity id;
 	/* private */
-	struct handle *handle;
+	struct handle *handle; /* NULL: one of the other two */
+	struct block_handle *block;
 	char *copy; /* small objects are held in memory: size bytes */
 	int refs;   /* atomic */
 };
@@ -29,6 +31,15 @@ void blob_unref(struct blob *b); /* NULL is fine */
 /* Exactly len bytes or -errno (-EBADMSG: the range is not inside). Blocks, with the store's
  * deadline. */
 int blob_read(struct blob *b, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* Starts fetching what is missing of ranges that lie inside; does not wait. For a local store nothing. */
+void blob_want(struct blob *b, const struct block_range *ranges, size_t count);
+/* Pulls the whole object into the cache in the background: block_pull(). */
+void blob_pull(struct blob *b);
+/* How much of it is near; a local one is wholly. */
+void blob_progress(struct blob *b, struct block_progress *out);
+/* While pinned (counted) it is not evicted: it could not be fetched again. */
+void blob_pin(struct blob *b);
+void blob_unpin(struct blob *b);
 /* As a codec source; the blob is borrowed. */
 struct source blob_source(struct blob *b);
 
