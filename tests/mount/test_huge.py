@@ -38,7 +38,8 @@ def write_header(path, entries, meta, data_size):
 def write_anchor(path):
     """All tensors, full, zero."""
     size = NUMEL * 2
-    entries = {name_of(i): {"dtype": "BF16", "shape": [NUMEL], "data_offsets": [i * size, i * size + size]}
+    entries = {name_of(i): {"dtype": "BF16", "shape": [NUMEL],
+                            "data_offsets": [i * size, i * size + size]}
                for i in range(TENSORS)}
     meta = {**META, "sparse": "False", "model_version": "1", "encoding": "gap_delta"}
     return write_header(path, entries, meta, TENSORS * size)
@@ -127,7 +128,8 @@ def test_terabyte(bucket):
                 got = os.pread(fd, length, head + at)
                 assert got == expected(at, length, head, [first, second]), (at, length)
             end = head + TENSORS * NUMEL * 2
-            assert os.pread(fd, 100, end - 10) == expected(end - head - 10, 10, head, [first, second])
+            last = expected(end - head - 10, 10, head, [first, second])
+            assert os.pread(fd, 100, end - 10) == last
         finally:
             os.close(fd)
         used = rss_mb(m.process.pid)
