@@ -31,7 +31,8 @@ void blob_unref(struct blob *b); /* NULL is fine */
 /* Exactly len bytes or -errno (-EBADMSG: the range is not inside). Blocks, with the store's
  * deadline. */
 int blob_read(struct blob *b, uint64_t off, void *dst, size_t len) MUST_CHECK;
-/* Starts fetching what is missing of ranges that lie inside; does not wait. For a local store nothing. */
+/* Starts fetching what is missing of ranges that lie inside; does not wait. For a local store
+ * nothing. */
 void blob_want(struct blob *b, const struct block_range *ranges, size_t count);
 /* Pulls the whole object into the cache in the background: block_pull(). */
 void blob_pull(struct blob *b);

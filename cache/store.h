@@ -127,8 +127,8 @@ int store_read(struct handle *h, uint64_t off, void *dst, size_t len) MUST_CHECK
 int store_put(struct store *s, const char *key, const struct source *src,
 	      struct why *why) MUST_CHECK;
 
-/* The same under a condition, which the store checks in one step with the writing: -EEXIST, -ESTALE;
- * -ENOTSUP: this store cannot. */
+/* The same under a condition, which the store checks in one step with the writing: -EEXIST,
+ * -ESTALE; -ENOTSUP: this store cannot. */
 int store_put_if(struct store *s, const char *key, const struct source *src,
 		 const struct put_condition *condition, struct why *why) MUST_CHECK;
 
