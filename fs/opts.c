@@ -42,6 +42,12 @@ const struct opt_def opt_defs[] = {
 	 "certificates of authorities to trust (default: SSL_CERT_FILE, or the "
 	 "system's)",
 	 false},
+	{"endpoint-url", 0, "URL",
+	 "S3: where the bucket is (default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS)", false},
+	{"region", 0, "NAME", "S3: the bucket's region (default: AWS_REGION, or found out)", false},
+	{"profile", 0, "NAME", "S3: the profile with credentials (default: AWS_PROFILE)", false},
+	{"no-sign-request", 0, NULL, "S3: a public bucket: use no credentials", false},
+	{"request-payer", 0, NULL, "S3: pay for what is read (requester pays)", false},
 	{"threads", 0, "N", "reads served at the same time (default 16)", true},
 	{"allow-other", 0, NULL, "let other users see the mount", true},
 	{"foreground", 'f', NULL, "stay in the foreground", true},
@@ -75,6 +81,9 @@ void opts_release(struct opts *o)
 	free(o->log_file);
 	free(o->token_file);
 	free(o->ca_file);
+	free(o->endpoint_url);
+	free(o->region);
+	free(o->profile);
 	buf_release(&o->fuse);
 	opts_init(o);
 }
@@ -200,31 +209,6 @@ static int set_text(char **field, const char *name, const char *value, struct wh
 	return 0;
 }
 
-static int set_base(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	return set_text(&o->base, name, v, why);
-}
-
-static int set_cache_dir(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	return set_text(&o->cache_dir, name, v, why);
-}
-
-static int set_log_file(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	return set_text(&o->log_file, name, v, why);
-}
-
-static int set_token_file(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	return set_text(&o->token_file, name, v, why);
-}
-
-static int set_ca_file(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	return set_text(&o->ca_file, name, v, why);
-}
-
 static int set_shard_size(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	uint64_t size;
@@ -300,18 +284,6 @@ static int set_log_level(struct opts *o, const char *name, const char *v, struct
 	return 0;
 }
 
-static int set_allow_other(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	o->allow_other = true;
-	return 0;
-}
-
-static int set_foreground(struct opts *o, const char *name, const char *v, struct why *why)
-{
-	o->foreground = true;
-	return 0;
-}
-
 static int set_options(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	return opts_set_list(o, v, why);
@@ -320,23 +292,29 @@ static int set_options(struct opts *o, const char *name, const char *v, struct w
 static const struct {
 	const char *name;
 	int (*set)(struct opts *o, const char *name, const char *value, struct why *why);
+	size_t text, flag; /* without set: the field, a text or a switch; no field lies at 0 */
 } setters[] = {
-	{"base", set_base},
-	{"shard-size", set_shard_size},
-	{"poll", set_poll},
-	{"keep", set_keep},
-	{"hole-grace", set_hole_grace},
-	{"times", set_times},
-	{"cache-dir", set_cache_dir},
-	{"token-file", set_token_file},
-	{"ca-file", set_ca_file},
-	{"threads", set_threads},
-	{"allow-other", set_allow_other},
-	{"foreground", set_foreground},
-	{"ready-fd", set_ready_fd},
-	{"log-level", set_log_level},
-	{"log-file", set_log_file},
-	{"options", set_options},
+	{"base", NULL, offsetof(struct opts, base), 0},
+	{"shard-size", set_shard_size, 0, 0},
+	{"poll", set_poll, 0, 0},
+	{"keep", set_keep, 0, 0},
+	{"hole-grace", set_hole_grace, 0, 0},
+	{"times", set_times, 0, 0},
+	{"cache-dir", NULL, offsetof(struct opts, cache_dir), 0},
+	{"token-file", NULL, offsetof(struct opts, token_file), 0},
+	{"ca-file", NULL, offsetof(struct opts, ca_file), 0},
+	{"endpoint-url", NULL, offsetof(struct opts, endpoint_url), 0},
+	{"region", NULL, offsetof(struct opts, region), 0},
+	{"profile", NULL, offsetof(struct opts, profile), 0},
+	{"no-sign-request", NULL, 0, offsetof(struct opts, no_sign_request)},
+	{"request-payer", NULL, 0, offsetof(struct opts, request_payer)},
+	{"threads", set_threads, 0, 0},
+	{"allow-other", NULL, 0, offsetof(struct opts, allow_other)},
+	{"foreground", NULL, 0, offsetof(struct opts, foreground)},
+	{"ready-fd", set_ready_fd, 0, 0},
+	{"log-level", set_log_level, 0, 0},
+	{"log-file", NULL, offsetof(struct opts, log_file), 0},
+	{"options", set_options, 0, 0},
 };
 
 static const struct opt_def *find_def(const char *name, char letter)
@@ -359,7 +337,13 @@ int opts_set(struct opts *o, const char *name, const char *value, struct why *wh
 			return why_set(why, EINVAL, "--%s needs a value (%s)", name, def->arg);
 		if (def->arg == NULL && value != NULL)
 			return why_set(why, EINVAL, "--%s takes no value", name);
-		return setters[i].set(o, name, value, why);
+		if (setters[i].set != NULL)
+			return setters[i].set(o, name, value, why);
+		if (setters[i].flag != 0)
+			*(bool *)((char *)o + setters[i].flag) = true;
+		return setters[i].text != 0
+			       ? set_text((char **)((char *)o + setters[i].text), name, value, why)
+			       : 0;
 	}
 	return why_set(why, ENOENT, "unknown option --%s",
 		       printable(shown, sizeof(shown), name, strlen(name)));

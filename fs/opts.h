@@ -11,11 +11,13 @@ struct opts {
 	char *source, *mountpoint;
 	char *base, *cache_dir, *log_file;
 	char *token_file, *ca_file;
+	char *endpoint_url, *region, *profile; /* of S3 */
 	uint64_t shard_size;
 	int64_t poll_ns, hole_grace_ns;
 	unsigned keep, threads;
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;
+	bool no_sign_request, request_payer; /* of S3 */
 	bool deep;	 /* no option: a tool that wants every object looked into sets it */
 	struct buf fuse; /* comma-separated options for the kernel mount that are not ours */
 };

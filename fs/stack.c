@@ -18,6 +18,7 @@
 #include "cache/remote/http.h"
 #include "cache/remote/store_http.h"
 #include "cache/remote/store_hub.h"
+#include "cache/remote/store_s3.h"
 #include "cache/store.h"
 #include "fs/history.h"
 #include "fs/node.h"
@@ -42,6 +43,13 @@ static int open_store(struct stack *s, const char *place, bool follow, struct st
 		      struct why *why)
 {
 	const struct store_hub_options hub = {.token_file = s->opts->token_file};
+	const struct s3_options s3 = {
+		.endpoint_url = s->opts->endpoint_url,
+		.region = s->opts->region,
+		.profile = s->opts->profile,
+		.no_sign_request = s->opts->no_sign_request,
+		.request_payer = s->opts->request_payer,
+	};
 	const char *colon = strstr(place, "://");
 	char shown[200];
 	int ret;
@@ -53,10 +61,12 @@ static int open_store(struct stack *s, const char *place, bool follow, struct st
 		return ret;
 	if (store_hub_is(place))
 		return store_hub_new(place, &hub, s->http, out, why);
+	if (has_scheme(place, "s3://"))
+		return store_s3_new(place, &s3, s->http, out, why);
 	if (has_scheme(place, "http://") || has_scheme(place, "https://"))
 		return store_http_new(place, s->http, out, why);
 	return why_set(why, ENOTSUP,
-		       "%s: a source is a directory, hf://..., https://... or http://...",
+		       "%s: a source is a directory, hf://..., s3://... or https://...",
 		       printable(shown, sizeof(shown), place, strcspn(place, "?#")));
 }
 

@@ -167,6 +167,7 @@ int keys_finish(struct keys *k, struct listing *out)
 	free(drop);
 	k->hidden += l.count - kept;
 	l.count = kept;
+	l.hidden = k->hidden;
 	k->v = NULL;
 	k->count = k->cap = 0;
 	*out = l;
