@@ -4,7 +4,8 @@
  *
  * Whatever it is, applying it to several ranges and merging it stay inside their buffers, which are
  * exactly as long as they have to be.  When the blob passes patch_check(), all of that succeeds,
- * and the merge of the patch with itself passes too and does what applying it twice does.
+ * every kernel gives the same bytes, and the merge of the patch with itself, in both codings,
+ * passes too and does what applying it twice does.
  */
 #include "codec/patch.h"
 
@@ -53,28 +54,44 @@ static uint8_t *fresh(size_t len)
 	return p;
 }
 
-static void apply_range(const struct patch *p, bool valid, uint64_t off, uint64_t len)
+/* The last kernel is NULL: the best one, which may be one of those before it. */
+static const char *const kernels[] = {"portable", "avx2", "avx512", NULL};
+
+static void apply_range(struct patch *p, bool valid, uint64_t off, uint64_t len)
 {
 	uint64_t total = p->numel * p->width;
-	uint8_t *dst;
-	int ret;
+	uint8_t *first = NULL;
 
 	off = MIN(off, total);
 	len = MIN(len, total - off);
-	dst = fresh((size_t)len);
-	patch_prefetch(p, off, (size_t)len);
-	patch_cost(p, off, (size_t)len);
-	ret = patch_apply(p, off, dst, (size_t)len);
-	if (p->op == PATCH_ADD && off % p->width != 0)
-		REQUIRE(ret == -EINVAL);
-	else if (valid)
-		REQUIRE(ret == 0);
-	else
-		REQUIRE(ret == 0 || ret == -EBADMSG);
-	free(dst);
+	for (size_t k = 0; k < ARRAY_LEN(kernels); k++) {
+		uint8_t *dst;
+		int ret;
+
+		p->kernel = patch_kernel(kernels[k]);
+		if (p->kernel == NULL)
+			continue;
+		dst = fresh((size_t)len);
+		patch_prefetch(p, off, (size_t)len);
+		patch_cost(p, off, (size_t)len);
+		ret = patch_apply(p, off, dst, (size_t)len);
+		if (p->op == PATCH_ADD && off % p->width != 0)
+			REQUIRE(ret == -EINVAL);
+		else if (valid)
+			REQUIRE(ret == 0);
+		else
+			REQUIRE(ret == 0 || ret == -EBADMSG);
+		if (first == NULL) {
+			first = dst;
+			continue;
+		}
+		REQUIRE(!valid || memcmp(first, dst, (size_t)len) == 0);
+		free(dst);
+	}
+	free(first);
 }
 
-static void merge_twice(const struct patch *p, bool valid)
+static void merge_twice(const struct patch *p, bool valid, enum patch_coding coding)
 {
 	const struct patch *twice[] = {p, p};
 	struct memory mem = {0};
@@ -83,7 +100,7 @@ static void merge_twice(const struct patch *p, bool valid)
 	uint64_t len = 0;
 	struct patch merged;
 	uint8_t *a, *b;
-	int ret = patch_merge(twice, 2, &sink, 0, &len, NULL, NULL);
+	int ret = patch_merge_as(coding, twice, 2, &sink, 0, &len, NULL, NULL);
 
 	REQUIRE(!valid || ret == 0 || ret == -ENOSPC);
 	if (valid && ret == 0) {
@@ -131,8 +148,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	apply_range(&p, valid, block - 8, block + 13);
 	for (uint64_t i = 0; i < 8; i++)
 		apply_range(&p, valid, i * (total / 8) + i, 1 + i * 5);
-	if (p.blocks <= 4)
-		merge_twice(&p, valid);
+	if (p.blocks > 4)
+		goto out;
+	merge_twice(&p, valid, PATCH_CODING_RAW);
+	merge_twice(&p, valid, PATCH_CODING_RICE);
 out:
 	free(blob);
 	return 0;
