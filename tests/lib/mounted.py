@@ -74,7 +74,8 @@ class Mount:
 
     def __init__(self, source, base=None, shard_size=None, keep=None, poll=0.1, hole_grace=0,
                  args=(), prefix=(), work=None, expect_exit=0):
-        self.source, self.prefix, self.expect_exit = Path(source), list(prefix), expect_exit
+        self.source = source if "://" in str(source) else Path(source)
+        self.prefix, self.expect_exit = list(prefix), expect_exit
         self.work = Path(work or tempfile.mkdtemp(prefix="weightfs-test-"))
         self.own_work = work is None
         self.at = self.work / "mnt"
