@@ -3,7 +3,8 @@
  * The composition root: makes the layers of one mount (or of a tool that reads a source) from the
  * options, lowest first, and takes them down in reverse.
  *
- *	network, store of the source, store of --base, cache directory, nodes, history, run, watch
+ *	network, block cache, store of the source, store of --base, cache directory, nodes,
+ *	history, run, watch
  *
  * The one place that names concrete stores: a new kind of source is one line in open_store().
  * A tool gets neither history nor watch and calls run_scan() and run_build() itself.
@@ -13,8 +14,11 @@
  */
 #include "fs/stack.h"
 
+#include "cache/block.h"
 #include "cache/cachedir.h"
 #include "cache/clock.h"
+#include "cache/fileio.h"
+#include "cache/log.h"
 #include "cache/remote/http.h"
 #include "cache/remote/store_http.h"
 #include "cache/remote/store_hub.h"
@@ -22,6 +26,7 @@
 #include "cache/store.h"
 #include "fs/history.h"
 #include "fs/node.h"
+#include "fs/remember.h"
 
 #include <stdlib.h>
 #include <strings.h>
@@ -39,8 +44,65 @@ static bool has_scheme(const char *place, const char *scheme)
 	return strncasecmp(place, scheme, strlen(scheme)) == 0;
 }
 
-static int open_store(struct stack *s, const char *place, bool follow, struct store **out,
-		      struct why *why)
+/* Where what lasts is kept; malloc'ed.  NULL: nowhere. */
+static char *cache_parent(const struct opts *opts)
+{
+	return opts->cache_dir != NULL ? strdup(opts->cache_dir) : cachedir_default();
+}
+
+/* The block cache, which they share as well. */
+static int need_blocks(struct stack *s, struct why *why)
+{
+	char *dir = cache_parent(s->opts);
+	struct blockcache_config config = {
+		.dir = dir,
+		.holder = s->opts->mountpoint != NULL ? s->opts->mountpoint : s->opts->source,
+	};
+	int ret = 0;
+
+	if (s->blocks == NULL) {
+		ret = blockcache_new(&config, &s->blocks, &s->blocks_why);
+		if (ret < 0)
+			why_set(why, -ret, "the block cache cannot be set up: %s",
+				strerrordesc_np(-ret));
+		else if (s->blocks_why.err != 0 && s->opts->mountpoint != NULL)
+			log_warning("%s", s->blocks_why.text);
+	}
+	free(dir);
+	return ret;
+}
+
+/* What tells places of one name apart: the endpoints that the environment gives. */
+static const char *endpoint_salt(const char *place)
+{
+	const char *v = getenv("HF_ENDPOINT");
+
+	if (!has_scheme(place, "s3://"))
+		return v;
+	v = getenv("AWS_ENDPOINT_URL_S3");
+	return v != NULL ? v : getenv("AWS_ENDPOINT_URL");
+}
+
+/* Takes a remote store over: its bytes go through the block cache, its listing is remembered. */
+static int settle(struct stack *s, const char *place, struct store **io, struct why *why)
+{
+	char *parent = cache_parent(s->opts), *dir = NULL;
+	int ret = need_blocks(s, why);
+
+	if (ret == 0 && parent != NULL)
+		dir = path_join(parent, "listings");
+	if (ret < 0)
+		store_free(*io);
+	else
+		ret = remember_new(*io, dir, endpoint_salt(place), io, why);
+	if (ret == 0)
+		(*io)->blocks = s->blocks;
+	free(dir);
+	free(parent);
+	return ret;
+}
+
+static int open_remote(struct stack *s, const char *place, struct store **out, struct why *why)
 {
 	const struct store_hub_options hub = {.token_file = s->opts->token_file};
 	const struct s3_options s3 = {
@@ -50,13 +112,9 @@ static int open_store(struct stack *s, const char *place, bool follow, struct st
 		.no_sign_request = s->opts->no_sign_request,
 		.request_payer = s->opts->request_payer,
 	};
-	const char *colon = strstr(place, "://");
 	char shown[200];
-	int ret;
+	int ret = need_http(s, why);
 
-	if (colon == NULL || colon == place || memchr(place, '/', (size_t)(colon - place)) != NULL)
-		return store_dir_new(place, follow, out, why);
-	ret = need_http(s, why);
 	if (ret < 0)
 		return ret;
 	if (store_hub_is(place))
@@ -68,6 +126,23 @@ static int open_store(struct stack *s, const char *place, bool follow, struct st
 	return why_set(why, ENOTSUP,
 		       "%s: a source is a directory, hf://..., s3://... or https://...",
 		       printable(shown, sizeof(shown), place, strcspn(place, "?#")));
+}
+
+static int open_store(struct stack *s, const char *place, bool follow, struct store **out,
+		      struct why *why)
+{
+	const char *colon = strstr(place, "://");
+	struct store *store = NULL;
+	int ret;
+
+	if (colon == NULL || colon == place || memchr(place, '/', (size_t)(colon - place)) != NULL)
+		return store_dir_new(place, follow, out, why);
+	ret = open_remote(s, place, &store, why);
+	if (ret == 0)
+		ret = settle(s, place, &store, why);
+	if (ret == 0)
+		*out = store;
+	return ret;
 }
 
 /* What names the run among all that share a cache directory; NULL: out of memory. */
@@ -184,6 +259,7 @@ void stack_free(struct stack *s)
 	run_free(s->run);
 	nodes_free(s->nodes);
 	cachedir_close(s->cache);
+	blockcache_free(s->blocks);
 	store_free(s->base);
 	store_free(s->store);
 	http_free(s->http);

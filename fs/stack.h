@@ -9,8 +9,10 @@
 #include "fs/watch.h"
 
 struct stack {
-	struct opts *opts; /* borrowed */
-	struct http *http; /* the network; NULL where all places are local */
+	struct opts *opts;	   /* borrowed */
+	struct http *http;	   /* the network; NULL where all places are local */
+	struct blockcache *blocks; /* of the remote stores; NULL as well then */
+	struct why blocks_why;	   /* why it does not write to disk; err 0: it does */
 	struct store *store, *base;
 	struct cachedir *cache;
 	bool cache_in_memory;

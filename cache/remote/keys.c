@@ -196,7 +196,10 @@ const char *keys_below(const char *path, const char *prefix)
 
 int listing_copy(const struct listing *from, struct listing *out)
 {
-	struct listing l = {.v = calloc(MAX(from->count, 1), sizeof(*l.v))};
+	struct listing l = {
+		.v = calloc(MAX(from->count, 1), sizeof(*l.v)),
+		.hidden = from->hidden,
+	};
 
 	if (l.v == NULL)
 		return -ENOMEM;
