@@ -127,18 +127,25 @@ static void holes(void **state)
 	assert_true(run_unsettled(w->run));
 	assert_true(has_problem(w, "", "waiting a moment for number 3"));
 	assert_int_equal(state_of(w, 4), VERSION_WAITING);
+	/* A number above one that waits is not the version below that. */
+	w->time--;
+	add_delta(w, 6);
+	scan(w);
+	check_newest(w, 2);
+	check_no_build(w, 5);
 	clock_fake((FIRST_TIME + 16) * NSEC_PER_SEC);
 	scan_all(w);
-	check_newest(w, 4);
+	check_newest(w, 6);
 	assert_int_equal(problem_count(w), 0);
 	/* The number that was skipped is the version before it. */
 	check_build(w, 3, 2);
 	check_build(w, 4, 4);
+	check_build(w, 5, 4);
 	/* A late look has nothing to wait for. */
 	clock_fake((FIRST_TIME + 1000) * NSEC_PER_SEC);
-	add_delta(w, 7);
+	add_delta(w, 9);
 	scan(w);
-	check_newest(w, 7);
+	check_newest(w, 9);
 	world_free(w);
 }
 
@@ -218,6 +225,15 @@ static void restarted_run(void **state)
 	check_newest(w, 6);
 	kept = history_newest(w->config.history);
 	memcpy(old, kept->lineage, sizeof(old));
+	/* The new run has nothing whole yet, and a companion changes: no relabelling. */
+	put_bytes(w->bucket, "anchors/step_000001.safetensors", "rubbish", 7, w->time++);
+	put_bytes(w->bucket, "config.json", "{}", 2, 0);
+	scan_all(w);
+	check_newest(w, 6);
+	g = history_newest(w->config.history);
+	assert_non_null(node_child(g->root, "config.json"));
+	assert_string_equal(g->lineage, old);
+	generation_unref(g);
 	restart(w);
 	add_anchor(w, 1);
 	scan(w);
@@ -263,6 +279,109 @@ static void restarted_with_another_model(void **state)
 	assert_int_equal(g->version, 1);
 	assert_int_equal(g->state->layout->tensor_count, 1);
 	generation_unref(g);
+	/* Once more, with a damaged first object and a complete anchor later. */
+	restart(w);
+	put_bytes(w->bucket, "anchors/step_000001.safetensors", "rubbish", 7, w->time++);
+	add_anchor(w, 20);
+	scan_all(w);
+	check_newest(w, 20);
+	world_free(w);
+}
+
+/* Two objects of one number: the anchor lies on the delta. */
+static void two_objects_of_one_number(void **state)
+{
+	const uint64_t pos[] = {3};
+	const uint16_t value[] = {0x1111};
+	struct world *w = world_new(WRITE_V3, 17);
+	struct obj o = {0};
+	struct meant *m;
+
+	world_open(w, false, false);
+	add_anchor(w, 1);
+	m = meant_new(w, 2, false);
+	for (int t = 0; t < MODEL_TENSORS; t++)
+		meant_whole(m, t, &w->seed);
+	put_meant(w, m);
+	memset(m->values[1], 0x22, specs[1].n * 2);
+	obj_tensor(&o, "b.weight", ST_BF16, 0, specs[1].n, m->values[1]);
+	obj_meta(&o, "format", "sparse_weight_patch");
+	put_obj(w->bucket, "anchors/step_000002.safetensors", &o, w->time++);
+	scan_all(w);
+	check_newest(w, 2);
+	assert_int_equal(problem_count(w), 0);
+	/* Which of these comes first cannot be known. */
+	m = meant_new(w, 3, false);
+	meant_whole(m, 1, &w->seed);
+	put_meant(w, m);
+	obj_gaps(&o, "b.weight", ST_BF16, pos, value, 1);
+	obj_meta(&o, "format", "sparse_weight_patch");
+	put_obj(w->bucket, "anchors/step_000003.safetensors", &o, w->time++);
+	scan_all(w);
+	check_newest(w, 2);
+	assert_true(has_problem(w, "anchors/step_000003.safetensors", "another object of its"));
+	world_free(w);
+}
+
+/* ---- a store that fails ---- */
+
+static struct {
+	const struct store_ops *real;
+	struct store_ops ops;
+	uint64_t size; /* objects of that size fail ... */
+	uint64_t off;  /* ... when they are read from here on */
+	int fetches, failed;
+} flaky;
+
+static void flaky_fetch(struct fetch *f)
+{
+	flaky.fetches++;
+	if (f->handle->size == flaky.size && f->off >= flaky.off) {
+		flaky.failed++;
+		f->done(f, -EIO);
+		return;
+	}
+	flaky.real->fetch(f);
+}
+
+/* Values that cannot be read for a while: tried once a round, not for ever in one. */
+static void io_errors_pass(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 18);
+	struct meant *m;
+	size_t len;
+
+	world_open(w, false, false);
+	memset(&flaky, 0, sizeof(flaky));
+	flaky.real = w->config.store->ops;
+	flaky.ops = *flaky.real;
+	flaky.ops.fetch = flaky_fetch;
+	w->config.store->ops = &flaky.ops;
+	add_anchor(w, 1);
+	for (uint64_t n = 2; n <= 20; n++)
+		add_delta(w, n);
+	m = make_delta(w, 21);
+	if (m->kind[0] != SOME)
+		meant_some(m, 0, &w->seed);
+	put_meant(w, m);
+	char *bytes = meant_bytes(m, w->writer, &len);
+
+	flaky.size = len;
+	flaky.off = 8 + load_le64(bytes);
+	free(bytes);
+	scan(w);
+	check_newest(w, 20);
+	assert_int_equal(flaky.failed, 1);
+	assert_true(run_unsettled(w->run));
+	assert_int_equal(state_of(w, 21), VERSION_WAITING);
+	assert_true(has_problem(w, "deltas/step_000021.safetensors", "cannot read"));
+	scan(w);
+	assert_int_equal(flaky.failed, 2);
+	flaky.size = 0;
+	scan(w);
+	check_newest(w, 21);
+	assert_int_equal(problem_count(w), 0);
+	w->config.store->ops = flaky.real;
 	world_free(w);
 }
 
@@ -367,6 +486,7 @@ static void pruned_before(void **state)
 	put_obj(w->bucket, "deltas/step_000023.safetensors", &o, w->time++);
 	scan_all(w);
 	check_newest(w, 22);
+	check_no_build(w, 22);
 	add_delta(w, 23);
 	scan_all(w);
 	check_newest(w, 23);
@@ -473,6 +593,7 @@ static void companions(void **state)
 	struct world *w = world_new(WRITE_V3, 15);
 	struct generation *g, *h;
 	struct node *n;
+	uint64_t early;
 
 	world_open(w, false, false);
 	put_bytes(w->bucket, "config.json", "{}", 2, 0);
@@ -487,9 +608,10 @@ static void companions(void **state)
 	n = node_walk(g->root, "sub/notes.txt");
 	assert_non_null(n);
 	assert_int_equal(n->size, 5);
+	early = node_child(g->root, "config.json")->ino;
 	/* One changes: the tree follows, the weights' node stays. */
 	for (int i = 0; i < 20; i++) {
-		char text[8];
+		char text[16];
 
 		snprintf(text, sizeof(text), "%07d", i);
 		put_bytes(w->bucket, "config.json", text, 7, FIRST_TIME + i);
@@ -507,6 +629,7 @@ static void companions(void **state)
 	free(bytes);
 	generation_unref(g);
 	generation_unref(h);
+	assert_null(nodes_get(w->config.nodes, early)); /* nothing keeps the old one */
 	world_free(w);
 }
 
@@ -574,6 +697,8 @@ int main(void)
 		cmocka_unit_test(partial_anchors),
 		cmocka_unit_test(restarted_run),
 		cmocka_unit_test(restarted_with_another_model),
+		cmocka_unit_test(two_objects_of_one_number),
+		cmocka_unit_test(io_errors_pass),
 		cmocka_unit_test(deleted_objects),
 		cmocka_unit_test(pruned_while_mounted),
 		cmocka_unit_test(pruned_before),

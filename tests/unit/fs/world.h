@@ -64,7 +64,9 @@ UNUSED static struct world *world_new(enum writer writer, uint64_t seed)
 
 	assert_non_null(w);
 	log_set_level(LOG_LEVEL_ERROR);
-	snprintf(w->dir, sizeof(w->dir), "/tmp/wfs-run-XXXXXX");
+	/* In memory where there is such a place: the cache directory syncs every file. */
+	snprintf(w->dir, sizeof(w->dir), "%s/wfs-run-XXXXXX",
+		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
 	assert_non_null(mkdtemp(w->dir));
 	snprintf(w->bucket, sizeof(w->bucket), "%s/bucket", w->dir);
 	snprintf(w->base_dir, sizeof(w->base_dir), "%s/base", w->dir);
