@@ -81,14 +81,30 @@ int why_prefix(struct why *why, const char *fmt, ...)
 	return why->err ? -why->err : -EIO;
 }
 
+static bool is_plain(unsigned char c)
+{
+	return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+}
+
 const char *printable(char *dst, size_t cap, const char *name, size_t len)
 {
 	size_t at = 0;
 
 	for (size_t i = 0; i < len;) {
 		const unsigned char *s = (const unsigned char *)name + i;
-		size_t n = utf8_len(s, len - i);
+		size_t n, room = 0;
 		char one[5];
+
+		/* Nearly all names are plain ASCII from end to end. */
+		while (i + room < len && is_plain(s[room]) && at + room + 5 <= cap)
+			room++;
+		if (room > 0) {
+			memcpy(dst + at, s, room);
+			at += room;
+			i += room;
+			continue;
+		}
+		n = utf8_len(s, len - i);
 
 		if (n == 0 || (n == 1 && (*s < 0x20 || *s == 0x7f || *s == '"' || *s == '\\')) ||
 		    (n == 2 && s[0] == 0xc2 && s[1] < 0xa0)) {

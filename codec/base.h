@@ -90,4 +90,8 @@ int why_prefix(struct why *why, const char *fmt, ...) PRINTF(2, 3);
  * with "...".  Returns dst. */
 const char *printable(char *dst, size_t cap, const char *name, size_t len);
 
+/* The printable form of a NUL-terminated name, at most 199 bytes, until the end of the block: for
+ * messages, where it is made only when there is something to say. */
+#define SHOWN(name) printable((char[200]){0}, 200, (name), strlen(name))
+
 #endif

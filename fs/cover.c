@@ -61,20 +61,15 @@ static void cover_sort(struct cover *c)
 /* Adds the names of all parts of an object that has been looked into. */
 static int cover_add_object(struct run *r, const struct object *o, struct cover *c, size_t *cap)
 {
-	struct blob *blob = NULL;
-	struct delta *d = NULL;
-	struct source src;
-	int err = blob_open(r->config.store, o, false, &blob, NULL);
+	struct opened *opened = NULL;
+	int err = opened_get(r, o, &opened, NULL);
 
 	if (err < 0)
 		return err;
-	src = blob_source(blob);
-	err = delta_open(&src, &d, NULL);
-	for (size_t i = 0; err == 0 && i < d->count; i++)
-		if (!cover_add(c, cap, d->parts[i].name))
+	for (size_t i = 0; err == 0 && i < opened->delta->count; i++)
+		if (!cover_add(c, cap, opened->delta->parts[i].name))
 			err = -ENOMEM;
-	delta_free(d);
-	blob_unref(blob);
+	opened_put(opened);
 	return err;
 }
 

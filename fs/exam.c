@@ -137,47 +137,19 @@ static bool is_foreign(const struct cover *c, const struct delta *d)
 	return false;
 }
 
-static int open_delta(struct run *r, const struct object *o, struct blob **out_blob,
-		      struct delta **out_delta, struct why *why)
-{
-	struct blob *blob = NULL;
-	struct source src;
-	int err;
-
-	if (o->err != 0)
-		return listed_error(o, why);
-	err = blob_open(r->config.store, o, false, &blob, why);
-	if (err == 0 && blob->handle != NULL) {
-		err = store_settled(blob->handle);
-		if (err < 0)
-			why_set(why, -err,
-				err == -EAGAIN ? "is still being written"
-					       : "changed while it was read");
-	}
-	if (err == 0) {
-		src = blob_source(blob);
-		err = delta_open(&src, out_delta, why);
-	}
-	if (err < 0) {
-		blob_unref(blob);
-		return err;
-	}
-	*out_blob = blob;
-	return 0;
-}
-
 static void exam_open(struct run *r, struct exam *e, const struct object *o)
 {
-	struct blob *blob = NULL;
-	struct delta *d = NULL;
+	struct opened *opened = NULL;
+	const struct delta *d;
 	int err;
 
 	e->why = (struct why){0};
-	err = open_delta(r, o, &blob, &d, &e->why);
+	err = opened_get(r, o, &opened, &e->why);
 	if (err < 0) {
 		exam_fail(r, e, err);
 		return;
 	}
+	d = opened->delta;
 	e->state = EXAM_OK;
 	e->complete = covers(&r->cover, d);
 	e->foreign = is_foreign(&r->cover, d);
@@ -188,8 +160,7 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 	e->changed = d->changed;
 	e->bytes = o->size;
 	snprintf(e->format, sizeof(e->format), "%s", d->generation);
-	delta_free(d);
-	blob_unref(blob);
+	opened_put(opened);
 }
 
 struct exam *exam_get(struct run *r, const struct object *object)
@@ -258,9 +229,7 @@ static int target_of(const struct run *r, const struct layout *l, const struct d
 		     const struct part *p, uint32_t *out, struct why *why)
 {
 	uint32_t t = layout_find(l, p->name);
-	char name[200];
 
-	printable(name, sizeof(name), p->name, strlen(p->name));
 	if (t == LAYOUT_NONE && r->base != NULL && r->base->tied && tied_name(p->name)) {
 		/* The base keeps the shared matrix under the other name; what counts is the half
 		 * that the layout shows. */
@@ -272,7 +241,8 @@ static int target_of(const struct run *r, const struct layout *l, const struct d
 		return 0;
 	}
 	if (t == LAYOUT_NONE)
-		return why_set(why, EBADMSG, "tensor \"%s\" is unknown: %s does not have it", name,
+		return why_set(why, EBADMSG, "tensor \"%s\" is unknown: %s does not have it",
+			       SHOWN(p->name),
 			       r->base != NULL		 ? "--base"
 			       : r->cover.origin != NULL ? r->cover.origin
 							 : "the anchor");
@@ -283,41 +253,38 @@ static int target_of(const struct run *r, const struct layout *l, const struct d
 static int check_full(const struct layout_tensor *t, const struct part *p,
 		      const struct tensor_source *now, bool fresh, struct why *why)
 {
-	char name[200], want[120], have[120];
+	char want[120], have[120];
 
-	printable(name, sizeof(name), p->name, strlen(p->name));
 	if (p->rank != t->rank ||
 	    (t->rank > 0 && memcmp(p->shape, t->shape, t->rank * sizeof(*t->shape)) != 0)) {
 		shape_text(want, sizeof(want), t->rank, t->shape);
 		shape_text(have, sizeof(have), p->rank, p->shape);
 		return why_set(why, EBADMSG, "tensor \"%s\" has shape %s here and %s in the model",
-			       name, have, want);
+			       SHOWN(p->name), have, want);
 	}
 	if (!shows_as(p->dtype, t->dtype))
 		return why_set(why, EBADMSG,
 			       "tensor \"%s\" is %s here and %s in the model, which cannot be "
 			       "converted without loss",
-			       name, st_dtype_name(p->dtype), st_dtype_name(t->dtype));
+			       SHOWN(p->name), st_dtype_name(p->dtype), st_dtype_name(t->dtype));
 	if (!fresh && p->dtype != now->dtype)
 		return why_set(why, EBADMSG,
 			       "tensor \"%s\" is %s here and was %s before; a dtype may change at "
 			       "a complete anchor only",
-			       name, st_dtype_name(p->dtype), st_dtype_name(now->dtype));
+			       SHOWN(p->name), st_dtype_name(p->dtype), st_dtype_name(now->dtype));
 	return 0;
 }
 
 /* Can the values of a sparse part be put into the tensor as it is stored? */
 static int check_sparse(const struct part *p, const struct tensor_source *now, struct why *why)
 {
-	char name[200];
 
 	if (now == NULL)
 		return why_set(why, EBADMSG, "is a complete anchor with sparse tensors in it");
 	if (p->dtype != now->dtype)
 		return why_set(why, EBADMSG,
 			       "the values for tensor \"%s\" are %s, the tensor is %s",
-			       printable(name, sizeof(name), p->name, strlen(p->name)),
-			       st_dtype_name(p->dtype), st_dtype_name(now->dtype));
+			       SHOWN(p->name), st_dtype_name(p->dtype), st_dtype_name(now->dtype));
 	return 0;
 }
 
@@ -459,8 +426,7 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	       const struct target *target, bool link)
 {
 	bool matched = e->layout == target->layout && identity_equal(&e->dtypes, &target->dtypes);
-	struct blob *blob = NULL;
-	struct delta *d = NULL;
+	struct opened *opened = NULL;
 	struct source src;
 	int err;
 
@@ -469,12 +435,12 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	if (!matched)
 		exam_unmatch(e);
 	e->why = (struct why){0};
-	err = open_delta(r, object, &blob, &d, &e->why);
+	err = opened_get(r, object, &opened, &e->why);
 	if (err == 0 && !matched)
-		err = match_parts(r, e, d, target, &e->why);
+		err = match_parts(r, e, opened->delta, target, &e->why);
 	if (err == 0 && link && e->patches > 0) {
-		src = blob_source(blob);
-		err = make_link(r, e, d, &src, number, target, &e->why);
+		src = blob_source(opened->blob);
+		err = make_link(r, e, opened->delta, &src, number, target, &e->why);
 	}
 	if (err < 0) {
 		exam_unmatch(e);
@@ -483,7 +449,6 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 		e->layout = layout_ref(target->layout);
 		e->dtypes = target->dtypes;
 	}
-	delta_free(d);
-	blob_unref(blob);
+	opened_put(opened);
 	return err;
 }

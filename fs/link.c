@@ -44,20 +44,20 @@ static int match(struct link *l, const struct layout *layout, struct why *why)
 		const char *name = l->file->header->tensors[i].name;
 		const struct patch *p = &l->file->patches[i];
 		uint32_t t = layout_find(layout, name);
-		char shown[200];
 
-		printable(shown, sizeof(shown), name, strlen(name));
 		if (t == LAYOUT_NONE)
-			return why_set(why, EBADMSG, "patch of an unknown tensor \"%s\"", shown);
+			return why_set(why, EBADMSG, "patch of an unknown tensor \"%s\"",
+				       SHOWN(name));
 		if (p->numel != patch_elements(&layout->tensors[t]))
 			return why_set(why, EBADMSG,
 				       "patch of \"%s\" is for %llu elements, the tensor has %llu",
-				       shown, (unsigned long long)p->numel,
+				       SHOWN(name), (unsigned long long)p->numel,
 				       (unsigned long long)patch_elements(&layout->tensors[t]));
 		if (p->width > st_dtype_width(layout->tensors[t].dtype))
 			return why_set(why, EBADMSG,
 				       "patch of \"%s\" has elements of %u bytes, the tensor is %s",
-				       shown, p->width, st_dtype_name(layout->tensors[t].dtype));
+				       SHOWN(name), p->width,
+				       st_dtype_name(layout->tensors[t].dtype));
 		l->slot[t] = (int32_t)i;
 		l->changed += p->changed;
 	}
@@ -86,6 +86,8 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 						why);
 		if (err == 0)
 			err = match(l, layout, why);
+		/* All of it has just been looked at; what readers need comes back by itself. */
+		mapping_touch(mapping, mapping->size);
 		if (err < 0) {
 			link_unref(l);
 			return err;

@@ -12,6 +12,7 @@
 #include "cache/clock.h"
 #include "cache/log.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +79,7 @@ void run_free(struct run *r)
 {
 	if (r == NULL)
 		return;
+	opened_drop(r);
 	lineage_release(&r->lineage);
 	folds_release(r, false);
 	if (r->exams != NULL)
@@ -488,14 +490,17 @@ static void sweep_cache(struct run *r)
 /* Lets go of what no version needs that is shown or will be. */
 static void tidy(struct run *r, const struct generation *before)
 {
+	opened_drop(r);
 	exams_sweep(r, false);
 	if (r->backfill == 0) {
 		folds_release(r, true);
 		fold_trim(r);
 	}
 	layouts_sweep(r);
-	if (r->newest != NULL && (before == NULL || before->state != r->newest->state))
+	if (r->newest != NULL && (before == NULL || before->state != r->newest->state)) {
 		sweep_cache(r);
+		malloc_trim(0); /* parsed headers are large and gone */
+	}
 }
 
 int run_scan(struct run *r, struct why *why)

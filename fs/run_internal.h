@@ -96,6 +96,15 @@ struct fold { /* the links of several steps, merged into one */
 	bool failed;	   /* could not be merged or stored: its parts are used one by one */
 };
 
+struct opened { /* an object with its header parsed, see opened.c */
+	int uses;
+	struct identity id;
+	struct blob *blob;
+	struct delta *delta;
+};
+
+enum { OPENED_MAX = 8 }; /* more than are ever in use at once */
+
 struct plan {
 	size_t base, last; /* indices into lineage.steps */
 };
@@ -108,7 +117,9 @@ struct run {
 	char label[9];
 	struct identity first_id; /* of the lineage's first object, for the label */
 	struct cover cover;
-	struct table *exams;	 /* key -> struct exam */
+	struct table *exams;		   /* key -> struct exam */
+	struct opened *opened[OPENED_MAX]; /* most recently used first */
+	size_t opened_count;
 	struct layout **layouts; /* those in use, first is the first */
 	size_t layout_count;
 	struct fold *folds;
@@ -155,6 +166,15 @@ void layouts_sweep(struct run *r);
  * object says why). */
 bool cover_update(struct run *r);
 void cover_release(struct cover *c);
+
+/* opened.c */
+/* The object, opened and parsed; give it back with opened_put().  Same errors as delta_open() and
+ * blob_open(), -EAGAIN while somebody is writing it. */
+int opened_get(struct run *r, const struct object *object, struct opened **out,
+	       struct why *why) MUST_CHECK;
+void opened_put(struct opened *o); /* NULL is fine */
+/* At the end of a round. */
+void opened_drop(struct run *r);
 
 /* exam.c */
 /* Looked into, as far as that is possible now; NULL: out of memory. */
