@@ -256,7 +256,7 @@ def test_log_of_nothing(scratch, bucket):
     assert done.stdout == "" and "no anchors or deltas yet" in done.stderr
     assert json.loads(mounted.run("log", "--json", bucket).stdout) == []
     assert "nowhere" in refused("log", scratch / "nowhere")
-    assert "local directories" in refused("log", "hf://buckets/org/name")
+    assert "a source is a directory" in refused("log", "gs://org/name")
     assert "--base" in refused("log", bucket, "--base", scratch / "nowhere")
     (scratch / "file").write_text("")
     assert "--cache-dir" in refused("log", bucket, "--cache-dir", scratch / "file")
