@@ -213,8 +213,21 @@ bool http_answer_redirects(const struct http_transfer *t)
 	}
 }
 
-static void read_fields(struct http_answer *a)
+/* Some servers (rclone's, for one) send the range that was asked for, with its Content-Range and
+ * its length, and call it 200. */
+static bool is_range_called_200(const struct http_transfer *t)
 {
+	const struct http_answer *a = &t->answer;
+	const struct content_range *r = &a->range;
+
+	return t->request.ranged && a->status == 200 && r->first == t->request.off &&
+	       r->first <= r->last && r->total != UINT64_MAX && a->length >= 0 &&
+	       (uint64_t)a->length == r->last - r->first + 1;
+}
+
+static void read_fields(struct http_transfer *t)
+{
+	struct http_answer *a = &t->answer;
 	const char *length = http_header(a, "Content-Length");
 	const char *range = http_header(a, "Content-Range");
 	uint64_t n;
@@ -222,14 +235,15 @@ static void read_fields(struct http_answer *a)
 	if (length != NULL && field_u64(length, &n) == 0 && n <= INT64_MAX)
 		a->length = (int64_t)n;
 	if (range != NULL && field_content_range(range, &a->range) == 0)
-		a->ranged = a->status == 206 && a->range.first <= a->range.last;
+		a->ranged = (a->status == 206 && a->range.first <= a->range.last) ||
+			    is_range_called_200(t);
 }
 
 void http_answer_judge(struct http_transfer *t)
 {
 	struct http_answer *a = &t->answer;
 
-	read_fields(a);
+	read_fields(t);
 	t->sink = SINK_NOWHERE;
 	if (a->status < 200 || a->status > 299) {
 		t->sink = a->status >= 300 && a->status < 400 ? SINK_NOWHERE : SINK_ERROR;
@@ -246,7 +260,7 @@ void http_answer_judge(struct http_transfer *t)
 	}
 	if (t->call->delivery != HTTP_EXACT)
 		t->sink = SINK_CALLER;
-	else if (a->status == 206)
+	else if (a->status == 206 || a->ranged)
 		judge_206(t);
 	else if (a->status == 200)
 		judge_200(t);

@@ -187,6 +187,38 @@ static void wrong_answers(void **state)
 	server_stop(s);
 }
 
+/* rclone's S3 server answers so.  What is not exactly the range that was asked for stays a 200. */
+static void ranges_called_200(void **state)
+{
+	static const char good[] = "HTTP/1.1 200 OK\r\nContent-Range: bytes 10-19/100\r\n"
+				   "Content-Length: 10\r\n\r\n0123456789";
+	static const char whole[] = "HTTP/1.1 200 OK\r\nContent-Range: bytes 0-19/20\r\n"
+				    "Content-Length: 20\r\n\r\n..........0123456789";
+	static const char shifted[] = "HTTP/1.1 200 OK\r\nContent-Range: bytes 11-20/100\r\n"
+				      "Content-Length: 10\r\n\r\n0123456789";
+	const char *const raw[] = {good, whole, shifted};
+	struct server *s = server_start(SIZE, 1);
+	struct http *h = client((struct http_options){.retry.attempts = 1});
+
+	for (size_t i = 0; i < ARRAY_LEN(raw); i++) {
+		struct plan p = {0};
+		struct http_call c = plan_call(&p, s);
+		char bytes[10] = "";
+
+		s->used = s->scripted = 0;
+		server_script(s, (struct reply){.raw = raw[i], .after = CLOSE});
+		c.delivery = HTTP_EXACT;
+		c.dst = bytes;
+		c.off = c.len = 10;
+		assert_int_equal(http_run(h, &c), raw[i] == shifted ? -ESTALE : 0);
+		if (raw[i] != shifted)
+			assert_memory_equal(bytes, "0123456789", 10);
+		http_call_release(&c);
+	}
+	http_free(h);
+	server_stop(s);
+}
+
 static void more_bytes_than_asked(void **state)
 {
 	struct server *s = server_start(SIZE, 1);
@@ -484,6 +516,7 @@ int main(void)
 		cmocka_unit_test(shorter_parts),
 		cmocka_unit_test(never_two_versions),
 		cmocka_unit_test(wrong_answers),
+		cmocka_unit_test(ranges_called_200),
 		cmocka_unit_test(more_bytes_than_asked),
 		cmocka_unit_test(refusals),
 		cmocka_unit_test(statuses),
