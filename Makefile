@@ -86,8 +86,10 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 BENCH_BIN := $(patsubst tests/bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+DRIVE_SRC := $(wildcard tests/drive/drive_*.c)
+DRIVE_BIN := $(patsubst tests/drive/%.c,$(B)/drive/%,$(DRIVE_SRC))
 C_FILES = $(wildcard $(addsuffix /*.[ch],codec cache cache/remote fs tools tests/fuzz tests/bench \
-	tests/unit/codec tests/unit/cache tests/unit/remote tests/unit/fs))
+	tests/drive tests/unit/codec tests/unit/cache tests/unit/remote tests/unit/fs))
 
 .PHONY: all
 all: $(B)/weightfs ## build the program: build/VARIANT/weightfs
@@ -136,6 +138,11 @@ $(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)
 
+# Programs that tests in Python hold by a pipe.
+$(B)/drive/%: $(B)/tests/drive/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)
+
 # A fuzz target is the same program twice: with a driver that replays files (any compiler), and
 # with libFuzzer (VARIANT=fuzz).
 ifeq ($(VARIANT),fuzz)
@@ -158,7 +165,7 @@ replay: $(FUZZ_BIN) ## run every fuzz target over its corpus, without a fuzzer
 		$(RUN) $$t tests/fuzz/corpus/$$(basename $$t | sed s/^fuzz_//); done
 
 .PHONY: pytest
-pytest: all ## run the Python tests (PYTEST_ARGS='-k word -x')
+pytest: all $(DRIVE_BIN) ## run the Python tests (PYTEST_ARGS='-k word -x')
 	$(RUN) $(PY) -m pytest -c tests/pytest.ini --rootdir tests $(PYTEST_ARGS)
 
 .PHONY: lint
