@@ -36,7 +36,6 @@ enum resume { RESUME_CURSOR, RESUME_STATE, RESUME_NOW };
 struct stream {
 	struct hub_call c; /* first */
 	struct sse sse;
-	bool checked; /* its type is that of events */
 	bool resumed; /* from a cursor or a state */
 };
 
@@ -125,13 +124,6 @@ static int on_data(struct http_call *call, const void *bytes, size_t len)
 {
 	struct stream *s = (struct stream *)call;
 
-	if (!s->checked) {
-		const char *type = http_header(&call->answer, "Content-Type");
-
-		if (type == NULL || strncmp(type, "text/event-stream", 17) != 0)
-			return -EPROTONOSUPPORT;
-		s->checked = true;
-	}
 	sse_feed(&s->sse, bytes, len);
 	/* The server ends the stream after these two; we need not wait for it. */
 	return s->c.hub->feed.reset ? -ESTALE : 0;
@@ -139,18 +131,21 @@ static int on_data(struct http_call *call, const void *bytes, size_t len)
 
 /* ---- one stream ---- */
 
-/* What to resume from; value malloc'ed. */
-static const char *resume_key(struct hub *hub, enum resume from, char **value)
+/* What to resume from, *from or a later one; value malloc'ed. */
+static const char *resume_key(struct hub *hub, enum resume *from, char **value)
 {
 	const char *key = NULL, *text = NULL;
 
 	lock_take(&hub->lock);
-	if (from == RESUME_CURSOR && hub->feed.cursor != NULL) {
+	if (*from == RESUME_CURSOR && hub->feed.cursor != NULL) {
 		key = "cursor";
 		text = hub->feed.cursor;
-	} else if (from <= RESUME_STATE && hub->state != NULL && hub->state[0] != '\0') {
+	} else if (*from <= RESUME_STATE && hub->state != NULL && hub->state[0] != '\0') {
+		*from = RESUME_STATE;
 		key = "since";
 		text = hub->state;
+	} else {
+		*from = RESUME_NOW;
 	}
 	*value = text != NULL ? strdup(text) : NULL;
 	lock_release(&hub->lock);
@@ -160,7 +155,8 @@ static const char *resume_key(struct hub *hub, enum resume from, char **value)
 struct ended {
 	int err, status;
 	int64_t retry_after_ms;
-	bool resumed; /* it was asked to resume from something */
+	bool events;	  /* it was a stream of them */
+	enum resume from; /* it was asked to resume from this */
 	uint64_t token;
 };
 
@@ -173,10 +169,10 @@ static int feed_judge(struct http_call *call, const struct http_answer *a, struc
 static struct ended follow(struct hub *hub, enum resume from)
 {
 	char *value;
-	const char *key = resume_key(hub, from, &value);
+	const char *key = resume_key(hub, &from, &value), *type;
 	struct stream s = {.sse = {.event = on_event, .ctx = &s}, .resumed = key != NULL};
 	struct http_call *call = &s.c.live.call;
-	struct ended e = {.resumed = s.resumed};
+	struct ended e = {.from = from};
 	struct buf url = {0};
 
 	hub_url_events(&hub->place, key, value, &url);
@@ -193,6 +189,8 @@ static struct ended follow(struct hub *hub, enum resume from)
 	hub->feed.ready = hub->feed.reset = false;
 	e.err = s.c.url != NULL ? hub_run(&s.c, NULL) : -ENOMEM;
 	e.status = call->answer.status;
+	type = http_header(&call->answer, "Content-Type");
+	e.events = type != NULL && strncmp(type, "text/event-stream", 17) == 0;
 	e.token = s.c.token;
 	e.retry_after_ms = field_retry_after_ms(http_header(&call->answer, "Retry-After"),
 						clock_real_ns() / NSEC_PER_SEC);
@@ -266,7 +264,7 @@ static bool begin_anew(struct hub *hub)
 static bool no_feed(const struct ended *e)
 {
 	return e->status == 404 || e->status == 501 || e->status == 405 ||
-	       e->err == -EPROTONOSUPPORT;
+	       (e->status == 200 && !e->events);
 }
 
 static void *feed_main(void *arg)
@@ -280,14 +278,14 @@ static void *feed_main(void *arg)
 		struct ended e = follow(hub, from);
 
 		set_state(hub, HUB_FEED_CONNECTING);
-		if (no_feed(&e) || (e.status == 400 && (!e.resumed || from == RESUME_NOW))) {
+		if (no_feed(&e) || (e.status == 400 && e.from == RESUME_NOW)) {
 			set_state(hub, HUB_FEED_REFUSED);
 			break;
 		}
 		if (hub->feed.reset) {
 			go = begin_anew(hub);
 		} else if (e.status == 400) {
-			from++;
+			from = e.from + 1;
 		} else if (e.status == 401 && hub_token_refused(hub->token, e.token)) {
 			continue;
 		} else if (hub->feed.ready) {

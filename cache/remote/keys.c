@@ -46,19 +46,27 @@ static bool is_plain(const char *key)
 	return true;
 }
 
-bool keys_usable(const char *key)
+/* A dotfile, or below a dot directory. */
+static bool is_dotted(const char *key)
+{
+	return key[0] == '.' || strstr(key, "/.") != NULL;
+}
+
+/* A path in a file system of ours. */
+static bool is_path(const char *key)
 {
 	int depth = 1;
 
-	if (!path_is_safe(key) || key[0] == '.' || !is_plain(key))
+	if (!path_is_safe(key) || !is_plain(key))
 		return false;
-	for (const char *p = key; *p != '\0'; p++) {
-		if (*p != '/')
-			continue;
-		if (p[1] == '.' || ++depth > KEYS_DEPTH_MAX)
-			return false;
-	}
-	return true;
+	for (const char *p = key; *p != '\0'; p++)
+		depth += *p == '/';
+	return depth <= KEYS_DEPTH_MAX;
+}
+
+bool keys_usable(const char *key)
+{
+	return is_path(key) && !is_dotted(key);
 }
 
 static bool make_room(struct keys *k)
@@ -83,10 +91,12 @@ void keys_add(struct keys *k, const char *key, uint64_t size, int64_t mtime_ns,
 
 	if (k->failed)
 		return;
-	if (!keys_usable(key) || size > INT64_MAX) {
+	if (!is_path(key) || size > INT64_MAX) {
 		k->hidden++;
 		return;
 	}
+	if (is_dotted(key))
+		return;
 	copy = strdup(key);
 	if (copy == NULL || !make_room(k)) {
 		free(copy);

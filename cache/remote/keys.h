@@ -14,7 +14,7 @@ enum { KEYS_DEPTH_MAX = 32, KEYS_COUNT_MAX = 20 * 1000 * 1000 };
 struct keys {
 	struct object *v;
 	size_t count, cap;
-	size_t hidden; /* left out: see keys_usable() */
+	size_t hidden; /* left out, but for dotfiles */
 	bool failed;   /* out of memory */
 };
 

@@ -131,6 +131,10 @@ static int push_object(struct round *r, const char *key, const struct autoindex_
 	o->size = UINT64_MAX; /* to be asked for */
 	if (o->key == NULL)
 		return no_memory(why);
+	if (!keys_usable(key)) { /* make_listing() leaves it out and counts it */
+		o->size = 0;
+		return 0;
+	}
 	lock_take(&r->web->lock);
 	if (!r->anew && r->web->known != NULL)
 		old = table_get_str(r->web->known, key);
@@ -173,11 +177,9 @@ static int add_entries(struct round *r, const char *parent, const struct autoind
 		buf_addstr(&key, e->name);
 		if (key.failed)
 			rc = no_memory(why);
-		else if (!keys_usable(buf_str(&key)))
-			r->hidden++;
-		else if (e->directory)
+		else if (e->directory && keys_usable(buf_str(&key)))
 			rc = push_directory(r, buf_str(&key), why);
-		else if (strcmp(buf_str(&key), "index.json") != 0)
+		else if (!e->directory && strcmp(buf_str(&key), "index.json") != 0)
 			rc = push_object(r, buf_str(&key), e, why);
 		buf_release(&key);
 	}
