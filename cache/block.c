@@ -93,7 +93,9 @@ int blockcache_new(const struct blockcache_config *config, struct blockcache **o
 	}
 	if (config->dir == NULL)
 		why_set(why, ENOENT, "there is no cache directory: blocks are kept in memory");
-	else if (disk_open(config->dir, config->holder, &c->disk, why) == 0 && disk_owned(c->disk))
+	else if (disk_open(config->dir, config->holder != NULL ? config->holder : "", &c->disk,
+			   why) == 0 &&
+		 disk_owned(c->disk))
 		(void)room_list(c); /* without it, what is there merely cannot be evicted */
 	set_limits(c, config);
 	*out = c;

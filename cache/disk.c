@@ -89,7 +89,7 @@ static bool can_punch(int fd)
 static int open_place(struct disk *d, struct why *why)
 {
 	char shown[300], who[450];
-	int rc = file_mkdirs(d->path);
+	int rc = d->holder != NULL ? file_mkdirs(d->path) : 0;
 
 	if (rc == 0) {
 		d->dir_fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -99,6 +99,8 @@ static int open_place(struct disk *d, struct why *why)
 	if (rc < 0)
 		return why_set(why, -rc, "the block cache %s cannot be used: %s", shown,
 			       strerrordesc_np(-rc));
+	if (d->holder == NULL)
+		return 0;
 	rc = open_lock(d);
 	if (rc < 0) {
 		why_set(why, -rc, "the block cache %s cannot be written: %s", shown,
@@ -125,8 +127,8 @@ int disk_open(const char *parent, const char *holder, struct disk **out, struct 
 		return why_set(why, ENOMEM, "out of memory");
 	d->dir_fd = d->lock_fd = -1;
 	d->path = path_join(parent, "blocks");
-	d->holder = strndup(holder != NULL ? holder : "", 500);
-	if (d->path == NULL || d->holder == NULL)
+	d->holder = holder != NULL ? strndup(holder, 500) : NULL;
+	if (d->path == NULL || (d->holder == NULL && holder != NULL))
 		rc = why_set(why, ENOMEM, "out of memory");
 	else
 		rc = open_place(d, why);

@@ -38,9 +38,10 @@ enum {
 struct disk;	  /* the directory */
 struct disk_file; /* an open object */
 
-/* Opens (makes) <parent>/blocks.  `holder` is what others are told of us: a mount point.  As guest,
- * `why` is the sentence that says who owns it, or that it cannot be written.  -errno with a
- * sentence when it can be of no use: absent and not to be made, no hole punching. */
+/* Opens (makes) <parent>/blocks.  `holder` is what others are told of us: a mount point; NULL: we
+ * only look, make nothing and never own it.  As guest, `why` is the sentence that says who owns it,
+ * or that it cannot be written.  -errno with a sentence when it can be of no use: absent and not to
+ * be made, no hole punching. */
 int disk_open(const char *parent, const char *holder, struct disk **out,
 	      struct why *why) MUST_CHECK;
 void disk_close(struct disk *d); /* lets go of the lock; all files must be closed; NULL is fine */

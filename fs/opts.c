@@ -20,7 +20,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { KEEP_MAX = 1000000, THREADS_MAX = 1024, SHOWN = 120 };
+enum { KEEP_MAX = 1000000, THREADS_MAX = 1024, SHOWN = 120, CACHE_MIN = 16 << 20 };
 
 const struct opt_def opt_defs[] = {
 	{"base", 0, "DIR", "checkpoint the run started from: its files, names and headers", false},
@@ -35,6 +35,9 @@ const struct opt_def opt_defs[] = {
 	 "whether an object older than those before it belongs to an earlier run (default trust)",
 	 false},
 	{"cache-dir", 0, "DIR", "where patches are kept (default: the user's cache directory)",
+	 false},
+	{"cache-size", 0, "SIZE",
+	 "keep at most SIZE of remote objects' blocks (default: until 1 GiB or 5 % is left free)",
 	 false},
 	{"token-file", 0, "FILE",
 	 "the Hub's access token (default: HF_TOKEN, or where a login puts it)", false},
@@ -219,6 +222,17 @@ static int set_shard_size(struct opts *o, const char *name, const char *v, struc
 	return 0;
 }
 
+static int set_cache_size(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	uint64_t size;
+
+	/* Less than a few requests' worth would only go round in circles. */
+	if (parse_size(v, &size) < 0 || size < CACHE_MIN)
+		return bad_value(why, name, v, "a size of at least 16M (such as 200GB)");
+	o->cache_size = size;
+	return 0;
+}
+
 static int set_poll(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	int64_t ns;
@@ -296,6 +310,7 @@ static const struct {
 } setters[] = {
 	{"base", NULL, offsetof(struct opts, base), 0},
 	{"shard-size", set_shard_size, 0, 0},
+	{"cache-size", set_cache_size, 0, 0},
 	{"poll", set_poll, 0, 0},
 	{"keep", set_keep, 0, 0},
 	{"hole-grace", set_hole_grace, 0, 0},

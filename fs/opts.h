@@ -13,6 +13,7 @@ struct opts {
 	char *token_file, *ca_file;
 	char *endpoint_url, *region, *profile; /* of S3 */
 	uint64_t shard_size;
+	uint64_t cache_size; /* 0: no limit but the free space kept */
 	int64_t poll_ns, hole_grace_ns;
 	unsigned keep, threads;
 	int log_level, ready_fd;

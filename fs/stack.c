@@ -57,6 +57,7 @@ static int need_blocks(struct stack *s, struct why *why)
 	struct blockcache_config config = {
 		.dir = dir,
 		.holder = s->opts->mountpoint != NULL ? s->opts->mountpoint : s->opts->source,
+		.limit = s->opts->cache_size,
 	};
 	int ret = 0;
 

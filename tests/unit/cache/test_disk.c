@@ -263,6 +263,8 @@ static void test_unusable(void **state)
 	struct why why = {0};
 
 	write_text("file", "");
+	assert_int_equal(disk_open(at("absent"), NULL, &d, &why), -ENOENT); /* only looks */
+	assert_int_equal(access(at("absent"), F_OK), -1);
 	assert_int_equal(disk_open(at("file"), "", &d, &why), -ENOTDIR);
 	assert_non_null(strstr(why.text, "/file/blocks cannot be used: Not a directory"));
 	assert_null(d);

@@ -99,6 +99,8 @@ static void each_option_is_stored(void **unused)
 	assert_string_equal(o.base, "/c");
 	assert_int_equal(opts_set(&o, "shard-size", "1M", &why), 0);
 	assert_true(o.shard_size == 1 << 20);
+	assert_int_equal(opts_set(&o, "cache-size", "2GiB", &why), 0);
+	assert_true(o.cache_size == UINT64_C(2) << 30);
 	assert_int_equal(opts_set(&o, "poll", "0.5", &why), 0);
 	assert_true(o.poll_ns == (int64_t)SEC / 2);
 	assert_int_equal(opts_set(&o, "hole-grace", "0", &why), 0);
@@ -146,6 +148,8 @@ static void refusals_have_sentences(void **unused)
 		{"poll", "0", "--poll: \"0\" is not a time above 0 (such as 1, 0.25, 500ms or 2m)"},
 		{"shard-size", "5\n",
 		 "--shard-size: \"5\\x0a\" is not a size (such as 5GB, 512M or 1.5GiB)"},
+		{"cache-size", "1M",
+		 "--cache-size: \"1M\" is not a size of at least 16M (such as 200GB)"},
 		{"times", "maybe", "--times: \"maybe\" is not \"trust\" or \"ignore\""},
 		{"base", "", "--base needs a name that is not empty"},
 		{"base", NULL, "--base needs a value (DIR)"},
