@@ -134,6 +134,7 @@ $(B)/unit/remote/%: $(B)/tests/unit/remote/%.o $(B)/remote.a $(B)/cache.a $(B)/c
 $(B)/unit/fs/%: $(B)/tests/unit/fs/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(REMOTE_LIBS) $(LIBS)
+$(B)/bench/bench_wfp1: LIBS += -lzstd
 $(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)

@@ -112,28 +112,30 @@ TARGET_INLINE __m256i prefix_sums(__m256i x)
 	return _mm256_add_epi16(x, _mm256_permute2x128_si256(t, t, 0x08));
 }
 
-/* From places to values, in place. */
+/* From places to values, in place.  Entry i is ((place - i) << k) + i + the sum of low parts; what
+ * of that depends on i alone goes into one vector with the sum so far. */
 TARGET_INLINE void values(const struct rice_list *l, uint32_t want, uint8_t *out)
 {
 	const struct unpack u = unpack_of(l->k, l->low % 8);
 	const __m256i mask = _mm256_set1_epi32((int)rice_mask(l->k));
+	const __m256i step = _mm256_set1_epi16((short)(LANES - (LANES << l->k)));
 	const __m128i k = _mm_cvtsi32_si128((int)l->k);
-	__m256i index = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	__m256i sum = _mm256_set1_epi16((short)l->next);
+	const __m256i count =
+		_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+	__m256i sum = _mm256_sub_epi16(count, _mm256_sll_epi16(count, k));
 	uint64_t byte = l->low / 8;
 
+	sum = _mm256_add_epi16(sum, _mm256_set1_epi16((short)l->next));
 	for (uint32_t i = 0; i < want; i += LANES, byte += 2 * l->k, out += 2 * LANES) {
 		__m256i x = join(fields(l, &u, byte), fields(l, &u, byte + l->k), mask);
-		__m256i place = _mm256_sub_epi16(_mm256_loadu_si256((const __m256i *)out), index);
-		__m256i high;
+		__m256i place = _mm256_loadu_si256((const __m256i *)out);
+		__m256i high = _mm256_add_epi16(_mm256_sll_epi16(place, k), sum), all;
 
 		x = prefix_sums(x);
-		place = _mm256_add_epi16(_mm256_sll_epi16(place, k), index);
-		_mm256_storeu_si256((__m256i *)out,
-				    _mm256_add_epi16(_mm256_add_epi16(place, x), sum));
-		high = _mm256_permute4x64_epi64(x, 0xff);
-		sum = _mm256_add_epi16(sum, _mm256_shuffle_epi8(high, _mm256_set1_epi16(0x0f0e)));
-		index = _mm256_add_epi16(index, _mm256_set1_epi16(LANES));
+		_mm256_storeu_si256((__m256i *)out, _mm256_add_epi16(high, x));
+		all = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(x, 0xff),
+					  _mm256_set1_epi16(0x0f0e));
+		sum = _mm256_add_epi16(_mm256_add_epi16(sum, step), all);
 	}
 }
 
@@ -350,6 +352,7 @@ TARGET_INLINE uint32_t diff(const uint8_t *old, const uint8_t *new, uint32_t n, 
 		const size_t at = (size_t)i * width;
 		uint64_t bits = differing(old + at, new + at, width) & one_bit_each[width];
 
+		rice_ahead(old + at, new + at);
 		for (; bits != 0; bits = _blsr_u64(bits)) {
 			uint32_t j = i + (uint32_t)_tzcnt_u64(bits) / width;
 

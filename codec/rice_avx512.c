@@ -87,20 +87,19 @@ struct unpack {
 
 TARGET_INLINE struct unpack unpack_of(unsigned k, unsigned shift)
 {
-	const __m512i every = _mm512_set1_epi64(0x0101010101010101);
+	/* the lowest byte of each 64 bits into all of them */
+	const __m512i spread = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);
 	const uint64_t lanes = (uint64_t)k << 16 | (uint64_t)k << 33 | (uint64_t)(3 * k) << 48;
-	__m512i first =
-		_mm512_add_epi64(_mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7),
-						    _mm512_set1_epi64(4 * (int)k)),
-				 _mm512_set1_epi64((int)shift));
-	__m512i byte = _mm512_mullo_epi64(_mm512_srli_epi64(first, 3), every);
-	__m512i bit = _mm512_and_si512(first, _mm512_set1_epi64(7));
+	__m512i first = _mm512_add_epi64(_mm512_mul_epu32(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7),
+							  _mm512_set1_epi64(4 * (int)k)),
+					 _mm512_set1_epi64((int)shift));
+	__m512i byte = _mm512_shuffle_epi8(_mm512_srli_epi64(first, 3), spread);
+	__m512i bit = _mm512_shuffle_epi8(_mm512_and_si512(first, _mm512_set1_epi64(7)), spread);
 	struct unpack u;
 
 	u.bytes = _mm512_add_epi8(byte, _mm512_set1_epi64(0x0706050403020100));
 	u.shifts = _mm512_add_epi8(
-		_mm512_mullo_epi64(bit, every),
-		_mm512_set1_epi64((long long)((lanes | lanes << 8) + 0x0800080008000800)));
+		bit, _mm512_set1_epi64((long long)((lanes | lanes << 8) + 0x0800080008000800)));
 	u.mask = _mm512_set1_epi16((short)rice_mask(k));
 	return u;
 }
@@ -120,25 +119,27 @@ TARGET_INLINE __m512i prefix_sums(__m512i x)
 	return _mm512_add_epi16(x, t);
 }
 
-/* From places to values, in place. */
+/* From places to values, in place.  Entry i is ((place - i) << k) + i + the sum of low parts; what
+ * of that depends on i alone goes into one vector with the sum so far. */
 TARGET_INLINE void values(const struct rice_list *l, uint32_t want, uint8_t *out)
 {
 	const struct unpack u = unpack_of(l->k, l->low % 8);
 	const __m512i last = _mm512_set1_epi16(LANES - 1);
+	const __m512i step = _mm512_set1_epi16((short)(LANES - (LANES << l->k)));
 	const __m128i k = _mm_cvtsi32_si128((int)l->k);
-	__m512i index = count16(), sum = _mm512_set1_epi16((short)l->next);
+	__m512i sum = _mm512_sub_epi16(count16(), _mm512_sll_epi16(count16(), k));
 	uint64_t byte = l->low / 8;
 
+	sum = _mm512_add_epi16(sum, _mm512_set1_epi16((short)l->next));
 	for (uint32_t i = 0; i < want; i += LANES, byte += 4 * l->k, out += 2 * LANES) {
 		__m512i x = _mm512_permutexvar_epi8(u.bytes, load64(l->bits, l->bytes, byte));
-		__m512i place = _mm512_sub_epi16(_mm512_loadu_si512(out), index);
+		__m512i high = _mm512_add_epi16(_mm512_sll_epi16(_mm512_loadu_si512(out), k), sum);
 
 		x = _mm512_and_si512(_mm512_multishift_epi64_epi8(u.shifts, x), u.mask);
 		x = prefix_sums(x);
-		place = _mm512_add_epi16(_mm512_sll_epi16(place, k), index);
-		_mm512_storeu_si512(out, _mm512_add_epi16(_mm512_add_epi16(place, x), sum));
-		sum = _mm512_add_epi16(sum, _mm512_permutexvar_epi16(last, x));
-		index = _mm512_add_epi16(index, _mm512_set1_epi16(LANES));
+		_mm512_storeu_si512(out, _mm512_add_epi16(high, x));
+		sum = _mm512_add_epi16(_mm512_add_epi16(sum, step),
+				       _mm512_permutexvar_epi16(last, x));
 	}
 }
 
@@ -330,6 +331,7 @@ TARGET static uint32_t diff_1(const uint8_t *old, const uint8_t *new, uint32_t n
 		__m256i b = _mm256_maskz_loadu_epi8(in, new + i);
 		__mmask32 ne = _mm256_cmpneq_epi8_mask(a, b);
 
+		rice_ahead(old + i, new + i);
 		_mm512_storeu_si512(positions + 2 * (size_t)m,
 				    _mm512_maskz_compress_epi16(ne, index));
 		_mm256_storeu_si256((__m256i *)(out + m),
@@ -352,6 +354,7 @@ TARGET static uint32_t diff_2(const uint8_t *old, const uint8_t *new, uint32_t n
 		__m512i b = _mm512_maskz_loadu_epi16(in, new + 2 * (size_t)i);
 		__mmask32 ne = _mm512_cmpneq_epi16_mask(a, b);
 
+		rice_ahead(old + 2 * (size_t)i, new + 2 * (size_t)i);
 		_mm512_storeu_si512(positions + 2 * (size_t)m,
 				    _mm512_maskz_compress_epi16(ne, index));
 		_mm512_storeu_si512(out + 2 * (size_t)m,
@@ -374,6 +377,7 @@ TARGET static uint32_t diff_4(const uint8_t *old, const uint8_t *new, uint32_t n
 		__m512i b = _mm512_maskz_loadu_epi32(in, new + 4 * (size_t)i);
 		__mmask16 ne = _mm512_cmpneq_epi32_mask(a, b);
 
+		rice_ahead(old + 4 * (size_t)i, new + 4 * (size_t)i);
 		_mm256_storeu_si256((__m256i *)(positions + 2 * (size_t)m),
 				    _mm256_maskz_compress_epi16(ne, index));
 		_mm512_storeu_si512(out + 4 * (size_t)m,
@@ -396,6 +400,7 @@ TARGET static uint32_t diff_8(const uint8_t *old, const uint8_t *new, uint32_t n
 		__m512i b = _mm512_maskz_loadu_epi64(in, new + 8 * (size_t)i);
 		__mmask8 ne = _mm512_cmpneq_epi64_mask(a, b);
 
+		rice_ahead(old + 8 * (size_t)i, new + 8 * (size_t)i);
 		_mm_storeu_si128((__m128i *)(positions + 2 * (size_t)m),
 				 _mm_maskz_compress_epi16(ne, index));
 		_mm512_storeu_si512(out + 8 * (size_t)m,

@@ -86,6 +86,7 @@ setup_build() {
     need libfuse3-dev pkg-config --exists fuse3
     need libjansson-dev pkg-config --exists jansson
     need libxxhash-dev pkg-config --exists libxxhash
+    need libzstd-dev pkg-config --exists libzstd
     need libcurl4-openssl-dev pkg-config --exists libcurl
     need libssl-dev pkg-config --exists libcrypto
     need libexpat1-dev pkg-config --exists expat
