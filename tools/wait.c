@@ -78,7 +78,7 @@ static void sleep_until(int fd, int64_t until, bool listen)
 static int wait_for(int fd, uint64_t least, int64_t until, uint64_t *out)
 {
 	for (;;) {
-		bool any;
+		bool any = false;
 		int64_t now;
 		int ret = read_version(fd, &any, out);
 
