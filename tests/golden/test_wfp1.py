@@ -1,4 +1,4 @@
-"""The committed blobs say exactly the committed elements to a reader written from the specification.
+"""The committed blobs say what the committed texts say, to a reader written from the spec.
 
 wfp1/NAME.wfp1 is what the program's encoder made of wfp1/NAME.txt: a line "OP width numel", then a
 line "position value" for each changed element, the value in hexadecimal.  The unit test test_wfp1
