@@ -22,6 +22,7 @@ static const struct {
 	{"log", verb_log, "list the versions of a run, newest first"},
 	{"inspect", verb_inspect, "explain and check a safetensors, delta or patch file"},
 	{"export", verb_export, "write one version as a plain checkpoint"},
+	{"verify", verb_verify, "check every object and every version of a run"},
 	{"cache", verb_cache, "show, verify, prune or clear the local cache"},
 	{"simulate", verb_simulate, "write a realistic run, for demos and tests"},
 };

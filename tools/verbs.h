@@ -21,6 +21,7 @@ int verb_wait(int argc, char **argv);
 int verb_log(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
 int verb_export(int argc, char **argv);
+int verb_verify(int argc, char **argv);
 int verb_cache(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
 

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weightfs verify SOURCE|MOUNTPOINT: is everything in this run as it should be?
+ *
+ * Looks at every object, not only at what the newest version needs: each is read to its last byte,
+ * each header is validated, each version is built, which validates every changed element of its
+ * chain, and where the format has a hash of the whole state (TRL v1.0), it is computed and
+ * compared.  Problems go to standard output, one line each; the summary goes to standard error.
+ *
+ * One thread.
+ */
+#include "cache/clock.h"
+#include "cache/log.h"
+#include "fs/stack.h"
+#include "tools/cli.h"
+#include "tools/place.h"
+#include "tools/progress.h"
+#include "tools/sha256.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+enum { PIECE = 4 << 20 };
+enum { OPT_JSON, OPT_QUIET };
+
+static const struct cli_opt own[] = {
+	[OPT_JSON] = {"json", 0, NULL, "the result as one JSON object"},
+	[OPT_QUIET] = {"quiet", 'q', NULL, "no progress and no summary"},
+	{NULL, 0, NULL, NULL},
+};
+
+static const struct cli cli = {
+	.verb = "verify",
+	.args = "[options] SOURCE|MOUNTPOINT",
+	.about = "Checks a whole run: every object is readable and well-formed, every version can "
+		 "be\n"
+		 "built from a complete anchor, every changed element is valid, and the state has "
+		 "the\n"
+		 "hash that the trainer recorded, where the format has one.  Prints a line for "
+		 "each\n"
+		 "problem.\n",
+	.own = own,
+	.with = CLI_SOURCE,
+	.min_args = 1,
+	.max_args = 1,
+	.examples = "  weightfs verify ./bucket\n"
+		    "  weightfs verify --json s3://models/run-7 --base ./Qwen3-0.6B\n",
+};
+
+struct verify {
+	struct stack *stack;
+	struct progress progress;
+	uint8_t *piece; /* PIECE bytes */
+	bool quiet;
+	json_t *problems; /* of {object, error} */
+	unsigned objects, versions, whole, hashes;
+};
+
+static void problem(struct verify *v, const char *object, const char *text)
+{
+	size_t i, n = strlen(object);
+	json_t *known;
+
+	if (n > 0 && strncmp(text, object, n) == 0 && strncmp(text + n, ": ", 2) == 0)
+		text += n + 2;
+	json_array_foreach(
+		v->problems, i,
+		known) if (strcmp(json_string_value(json_object_get(known, "error")), text) ==
+			   0) return; /* what builds on a bad object fails with its sentence */
+	json_array_append_new(v->problems,
+			      json_pack("{s:s, s:s}", "object", object, "error", text));
+}
+
+/* Reads an object to its end. */
+static void read_object(struct verify *v, const struct object *o)
+{
+	struct blob *blob = NULL;
+	struct why why = {0};
+	char shown[600];
+	int ret;
+
+	printable(shown, sizeof(shown), o->key, strlen(o->key));
+	v->objects++;
+	if (o->err != 0)
+		return; /* the scan has said why */
+	ret = blob_open(run_store(v->stack->run), o, false, &blob, &why);
+	for (uint64_t at = 0; ret == 0 && at < o->size;) {
+		size_t len = (size_t)MIN(o->size - at, (uint64_t)PIECE);
+
+		ret = blob_read(blob, at, v->piece, len);
+		if (ret < 0)
+			why_set(&why, -ret, "cannot be read at byte %" PRIu64 ": %s", at,
+				errno_text(ret));
+		at += len;
+		if (!v->quiet)
+			progress_add(&v->progress, len);
+	}
+	if (ret < 0)
+		problem(v, shown, why.text);
+	blob_unref(blob);
+}
+
+/* SHA-256 over the bytes of all tensors in the order of their names. */
+static int hash_state(struct verify *v, const struct state *s, char hex[65])
+{
+	const struct layout *l = s->layout;
+	struct sha256 hash;
+
+	sha256_init(&hash);
+	for (uint32_t i = 0; i < l->tensor_count; i++) {
+		const struct layout_tensor *t = &l->tensors[l->by_name[i]];
+
+		for (uint64_t at = t->begin; at < t->end;) {
+			size_t len = (size_t)MIN(t->end - at, (uint64_t)PIECE);
+			int ret = state_read(s, t->file, at, v->piece, len);
+
+			if (ret < 0)
+				return ret;
+			sha256_update(&hash, v->piece, len);
+			at += len;
+		}
+	}
+	sha256_hex(&hash, hex);
+	return 0;
+}
+
+/* The hash of the state that the object records, malloc'ed, or NULL. */
+static char *recorded_hash(struct verify *v, const char *key)
+{
+	struct listing_ref *l = run_listing(v->stack->run);
+	const struct object *o = l != NULL ? listing_find(&l->listing, key) : NULL;
+	struct st_header *header = NULL;
+	struct blob *blob = NULL;
+	char *hash = NULL;
+
+	if (o != NULL && blob_open(run_store(v->stack->run), o, false, &blob, NULL) == 0) {
+		struct source src = blob_source(blob);
+
+		if (st_read(&src, &header, NULL, NULL) == 0 &&
+		    st_meta(header, "checksum_sha256") != NULL)
+			hash = strdup(st_meta(header, "checksum_sha256"));
+	}
+	st_free(header);
+	blob_unref(blob);
+	listing_unref(l);
+	return hash;
+}
+
+/* Does the version have the hash that its object names?  A --base adds tensors that the trainer
+ * does not have, so there it cannot be compared. */
+static void check_hash(struct verify *v, const struct version_info *info, const struct state *s)
+{
+	char *want = v->stack->base == NULL ? recorded_hash(v, info->key) : NULL, have[65];
+	struct buf text = {0};
+	int ret;
+
+	if (want == NULL)
+		return;
+	ret = hash_state(v, s, have);
+	if (ret < 0)
+		buf_addf(&text, "version %" PRIu64 " cannot be read: %s", info->number,
+			 errno_text(ret));
+	else if (strcmp(want, have) != 0)
+		buf_addf(&text,
+			 "version %" PRIu64 " has the hash %s, and its object says %.64s: one of "
+			 "the objects it is made of is not what the trainer wrote",
+			 info->number, have, want);
+	else
+		v->hashes++;
+	if (text.len > 0)
+		problem(v, info->key, buf_str(&text));
+	buf_release(&text);
+	free(want);
+}
+
+static void check_version(struct verify *v, const struct version_info *info)
+{
+	struct generation *g = NULL;
+	struct why why = {0};
+
+	v->versions++;
+	if (info->problem != NULL) {
+		problem(v, info->key, info->problem);
+		return;
+	}
+	if (run_build(v->stack->run, info->number, &g, &why) < 0) {
+		problem(v, info->key, why.text);
+		return;
+	}
+	v->whole++;
+	check_hash(v, info, g->state);
+	generation_unref(g);
+}
+
+static uint64_t listing_bytes(const struct listing *l)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < l->count; i++)
+		sum += l->v[i].err == 0 ? l->v[i].size : 0;
+	return sum;
+}
+
+static int check_run(struct verify *v, struct why *why)
+{
+	struct run_report *report;
+	struct listing_ref *l;
+	int ret = run_scan(v->stack->run, why);
+
+	if (ret < 0)
+		return ret;
+	report = run_report(v->stack->run);
+	l = run_listing(v->stack->run);
+	if (report == NULL || l == NULL)
+		ret = why_set(why, ENOMEM, "out of memory");
+	if (ret == 0 && !v->quiet)
+		progress_begin(&v->progress, "verify", listing_bytes(&l->listing));
+	for (size_t i = 0; ret == 0 && i < report->problem_count; i++)
+		problem(v, report->problems[i].object, report->problems[i].text);
+	for (size_t i = 0; ret == 0 && i < l->listing.count; i++)
+		read_object(v, &l->listing.v[i]);
+	for (size_t i = 0; ret == 0 && i < report->version_count; i++)
+		if (report->versions[i].state != VERSION_SUPERSEDED)
+			check_version(v, &report->versions[i]);
+	if (ret == 0 && report->version_count == 0)
+		problem(v, "", "there is no anchor and no delta in it");
+	run_report_unref(report);
+	listing_unref(l);
+	return ret;
+}
+
+static void print_result(struct verify *v, bool json)
+{
+	json_t *p, *all;
+	size_t i;
+
+	if (json) {
+		all = json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:O}", "source",
+				v->stack->store->name, "ok", json_array_size(v->problems) == 0,
+				"objects", (int)v->objects, "versions", (int)v->versions, "whole",
+				(int)v->whole, "hashes", (int)v->hashes, "problems", v->problems);
+		json_dumpf(all, stdout, JSON_INDENT(2));
+		printf("\n");
+		json_decref(all);
+	} else {
+		json_array_foreach(v->problems, i, p)
+		{
+			const char *object = json_string_value(json_object_get(p, "object"));
+
+			printf("%s%s%s\n", object, object[0] != '\0' ? ": " : "",
+			       json_string_value(json_object_get(p, "error")));
+		}
+	}
+	if (!v->quiet)
+		progress_end(&v->progress,
+			     "%u objects, %u of %u versions whole, %u hashes right, %zu problems",
+			     v->objects, v->whole, v->versions, v->hashes,
+			     json_array_size(v->problems));
+}
+
+static int run_verify(struct opts *o, const struct cli_line *line)
+{
+	struct verify v = {
+		.piece = malloc(PIECE),
+		.problems = json_array(),
+		.quiet = line->value[OPT_QUIET] != NULL,
+	};
+	struct why why = {0};
+	int ret;
+
+	if (v.piece == NULL || v.problems == NULL)
+		ret = cli_error("out of memory");
+	else if (place_source(line->args[0], o, &why) < 0 ||
+		 stack_new(o, false, &v.stack, &why) < 0 || check_run(&v, &why) < 0)
+		ret = cli_fail(&why);
+	else {
+		print_result(&v, line->value[OPT_JSON] != NULL);
+		ret = cli_done();
+		if (json_array_size(v.problems) > 0)
+			ret = EXIT_CODE_FAILURE;
+	}
+	stack_free(v.stack);
+	json_decref(v.problems);
+	free(v.piece);
+	return ret;
+}
+
+int verb_verify(int argc, char **argv)
+{
+	struct cli_line line;
+	struct opts o;
+	int ret;
+
+	opts_init(&o);
+	o.log_level = LOG_LEVEL_ERROR;
+	o.hole_grace_ns = 0;
+	o.deep = true;
+	ret = cli_parse(&cli, argc, argv, &o, &line);
+	if (ret < 0) {
+		log_set_level(o.log_level);
+		ret = run_verify(&o, &line);
+	}
+	opts_release(&o);
+	return ret;
+}
