@@ -120,8 +120,8 @@ static int pick_files(const struct listing *listing, json_t *index, const char *
 	if (names == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	if (index != NULL) {
-		json_object_foreach(map, key, value) names[n++] =
-			json_is_string(value) ? json_string_value(value) : "";
+		json_object_foreach (map, key, value)
+			names[n++] = json_is_string(value) ? json_string_value(value) : "";
 		qsort(names, n, sizeof(*names), compare_keys);
 		size_t kept = 0;
 		for (size_t i = 0; i < n; i++)
@@ -164,8 +164,7 @@ static int check_index(json_t *index, const struct layout *l, struct why *why)
 	const char *key;
 	char shown[200];
 
-	json_object_foreach(map, key, value)
-	{
+	json_object_foreach (map, key, value) {
 		uint32_t t = layout_find(l, key);
 
 		if (t == LAYOUT_NONE ||

@@ -64,10 +64,11 @@ static void problem(struct verify *v, const char *object, const char *text)
 
 	if (n > 0 && strncmp(text, object, n) == 0 && strncmp(text + n, ": ", 2) == 0)
 		text += n + 2;
-	json_array_foreach(
-		v->problems, i,
-		known) if (strcmp(json_string_value(json_object_get(known, "error")), text) ==
-			   0) return; /* what builds on a bad object fails with its sentence */
+	/* What builds on a bad object fails with that one's sentence in its own. */
+	json_array_foreach (v->problems, i, known) {
+		if (strstr(text, json_string_value(json_object_get(known, "error"))) != NULL)
+			return;
+	}
 	json_array_append_new(v->problems,
 			      json_pack("{s:s, s:s}", "object", object, "error", text));
 }
@@ -244,8 +245,7 @@ static void print_result(struct verify *v, bool json)
 		printf("\n");
 		json_decref(all);
 	} else {
-		json_array_foreach(v->problems, i, p)
-		{
+		json_array_foreach (v->problems, i, p) {
 			const char *object = json_string_value(json_object_get(p, "object"));
 
 			printf("%s%s%s\n", object, object[0] != '\0' ? ": " : "",

@@ -127,8 +127,7 @@ int autoindex_objects(const char *text, size_t len, struct autoindex *out, struc
 		json_decref(root);
 		return -EPROTO;
 	}
-	json_array_foreach(list, i, o)
-	{
+	json_array_foreach (list, i, o) {
 		const char *key = json_string_value(json_object_get(o, "key"));
 		const json_t *size = json_object_get(o, "size");
 		struct autoindex_entry *e;
@@ -166,8 +165,7 @@ int autoindex_json(const char *text, size_t len, struct autoindex *out)
 	size_t i;
 	int rc = json_is_array(root) ? 0 : -EPROTO;
 
-	json_array_foreach(root, i, o)
-	{
+	json_array_foreach (root, i, o) {
 		const char *name = json_string_value(json_object_get(o, "name"));
 		const char *type = json_string_value(json_object_get(o, "type"));
 		const json_t *size = json_object_get(o, "size");
@@ -290,6 +288,14 @@ static const char *find_href(const char *p, size_t *len, const char **end)
 	return h;
 }
 
+/* A line without one has neither a date nor a size. */
+static bool has_digit(const char *s, size_t len)
+{
+	while (len > 0 && (s[len - 1] < '0' || s[len - 1] > '9'))
+		len--;
+	return len > 0;
+}
+
 int autoindex_html(const char *text, size_t len, const char *url, struct autoindex *out)
 {
 	struct autoindex x = {0};
@@ -311,12 +317,12 @@ int autoindex_html(const char *text, size_t len, const char *url, struct autoind
 		unescape(value, n, &href);
 		if (link_name(url, &dir, buf_str(&href), &name, &directory) > 0) {
 			struct autoindex_entry *e = add(&x, buf_str(&name));
-			const char *stop = strcasestr(p, "<a ");
 
-			row = stop != NULL ? (size_t)(stop - p) : strlen(p);
+			row = MIN(strcspn(p, "\r\n"), 1024);
 			if (e != NULL) {
 				e->directory = directory;
-				mix(&e->row, p, MIN(row, 1024));
+				if (has_digit(p, row))
+					mix(&e->row, p, row);
 			} else {
 				rc = finish(&x);
 			}

@@ -184,8 +184,7 @@ static int add_page(struct hub *hub, const json_t *page, int64_t time_ns, struct
 
 	if (!json_is_array(page))
 		return why_set(why, EPROTO, "%s: the Hub's listing is not a list", hub->base.name);
-	json_array_foreach(page, i, e)
-	{
+	json_array_foreach (page, i, e) {
 		if (add_entry(hub, e, time_ns, keys) < 0)
 			return why_set(why, EPROTO,
 				       "%s: the Hub's listing has an entry without name, size or "

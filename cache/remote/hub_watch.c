@@ -81,8 +81,7 @@ static bool concerns(const struct hub *hub, const json_t *data)
 
 	if (!json_is_array(changes))
 		return true;
-	json_array_foreach(changes, i, e)
-	{
+	json_array_foreach (changes, i, e) {
 		const char *path = json_string_value(json_object_get(e, "path"));
 
 		if (path == NULL || keys_below(path, hub->place.prefix) != NULL)
