@@ -260,7 +260,7 @@ static int begin_upload(struct upload *u, struct why *why)
 
 	s3_call_release(&c);
 	if (rc == 0) {
-		id = xml_text(answer.data, answer.len, "InitiateMultipartUploadResult/UploadId");
+		id = xml_text(answer.data, answer.len, "UploadId");
 		if (id != NULL)
 			url_encode(&coded, id, strlen(id), false);
 		buf_add(&coded, "", 1);

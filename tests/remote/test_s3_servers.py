@@ -1,0 +1,159 @@
+"""The S3 store and mounts of it, against servers that others wrote, with data from boto3."""
+
+import hashlib
+import http.client
+import time
+
+import pytest
+
+from lib import checks, driven, models, mounted, oracle, s3_servers, trl
+from lib.driven import Failed, Store, keys, sentence
+from lib.mounted import Mount
+from lib.s3_servers import BUCKET
+
+# What rclone refuses or turns into something else, because its bucket is a directory, stays out.
+PLAIN = ["a b+c", "per%41cent", "ü/✓", "q?a=b&c#d", "star*'()!~", "a=b@c:d,e;f$", "deep/1/2/3/4"]
+ODD = {"moto": [*PLAIN, "x//y", "tab\there"], "rclone": PLAIN}
+
+
+@pytest.fixture(params=sorted(s3_servers.SERVERS))
+def server(request, scratch):
+    """(name, endpoint)"""
+    with s3_servers.SERVERS[request.param](scratch) as endpoint:
+        yield request.param, endpoint
+
+
+def data_of(key, size=70000):
+    """Content that no other key has."""
+    return hashlib.sha256(key.encode()).digest() * (size // 32 + 1)
+
+
+def test_odd_keys(server):
+    """Listed and read as boto3 wrote them."""
+    name, endpoint = server
+    c = s3_servers.client(endpoint)
+    for key in ODD[name]:
+        c.put_object(Bucket=BUCKET, Key=key, Body=data_of(key))
+    with Store(f"s3://{BUCKET}", "--endpoint", endpoint) as s:
+        assert sorted(s.list()) == sorted(PLAIN)
+        assert s.hidden == len(ODD[name]) - len(PLAIN)
+        for key in PLAIN:
+            assert s.get(key) == data_of(key)
+
+
+def fill(name, endpoint, scratch, files):
+    """Puts {key: bytes}, in great number: straight into rclone's directory, and into moto without
+    boto3's care, which would take minutes."""
+    if name == "rclone":
+        for key, data in files.items():
+            path = scratch / "rclone" / BUCKET / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    else:
+        connection = http.client.HTTPConnection(endpoint.removeprefix("http://"))
+        for key, data in files.items():
+            connection.request("PUT", f"/{BUCKET}/{key}", data)
+            answer = connection.getresponse()
+            assert answer.status == 200 and answer.read() is not None
+        connection.close()
+
+
+def test_thousands_of_keys(server, scratch):
+    """In pages; the prefix is a directory, not a beginning of names."""
+    count = {"moto": 2003, "rclone": 5003}[server[0]]  # moto takes its time
+    fill(*server, scratch, {f"run/{n:05}": b"%d" % n for n in range(count)} | {"run_other": b"x"})
+    with Store(f"s3://{BUCKET}/run", "--endpoint", server[1]) as s:
+        assert sorted(s.list()) == [f"{n:05}" for n in range(count)]
+        assert s.get("01471") == b"1471"
+
+
+def test_overwrite_between_two_ranges(server):
+    """Never bytes of two versions."""
+    _, endpoint = server
+    c = s3_servers.client(endpoint)
+    c.put_object(Bucket=BUCKET, Key="o", Body=b"1" * 100000)
+    with Store(f"s3://{BUCKET}", "--endpoint", endpoint) as s:
+        s.list()
+        handle = s.open("o")
+        assert s.read(handle, 0, 50000) == b"1" * 50000
+        time.sleep(1.1)  # rclone's times are those of files
+        c.put_object(Bucket=BUCKET, Key="o", Body=b"2" * 100000)
+        with pytest.raises(Failed, match="ESTALE"):
+            s.read(handle, 50000, 50000)
+        s.list()
+        assert s.get("o") == b"2" * 100000
+        c.delete_object(Bucket=BUCKET, Key="o")
+        with pytest.raises(Failed, match="ENOENT"):
+            s.read(s.open("o"), 0, 10)
+
+
+def test_writes(server, scratch):
+    """One PUT, and a multipart upload, read back by boto3."""
+    _, endpoint = server
+    c = s3_servers.client(endpoint)
+    for key, size in (("small ü+", 1000), ("dir/big", 20 << 20), ("empty", 0)):
+        path = scratch / "file"
+        path.write_bytes(data_of(key, size)[:size])
+        with Store(f"s3://{BUCKET}/run", "--endpoint", endpoint) as s:
+            s.put(key, path)
+            assert s.list()[key].size == size
+            assert size == 0 or s.get(key) == path.read_bytes()
+        got = c.get_object(Bucket=BUCKET, Key="run/" + key)["Body"].read()
+        assert got == path.read_bytes()
+
+
+def test_refusals(server):
+    """A bucket that is not there; a wrong secret, where the server looks at it."""
+    name, endpoint = server
+    got = sentence("s3://nothing-here", "--endpoint", endpoint)
+    assert got[0] == "ENOENT" and "there is no bucket 'nothing-here'" in got[1]
+    if name == "rclone":
+        for env in (keys(secret="wrong"), keys(access="WRONG")):
+            assert sentence(f"s3://{BUCKET}", "--endpoint", endpoint, env=env)[0] == "EACCES"
+
+
+def upload(endpoint, root, done):
+    """What is new in a directory, in the order of its files' times."""
+    c = s3_servers.client(endpoint)
+    fresh = sorted((p for p in root.rglob("*") if p.is_file() and p not in done),
+                   key=lambda p: p.stat().st_mtime_ns)
+    for path in fresh:
+        c.upload_file(str(path), BUCKET, f"run/{path.relative_to(root)}")
+        done.add(path)
+
+
+def test_a_run_mounted(server, bucket, monkeypatch):
+    """Every byte of every version equals the oracle's, while the run goes on; no secret anywhere."""
+    _, endpoint = server
+    for key, value in driven.environment(keys()).items():
+        monkeypatch.setenv(key, value)
+    models.write_companions(bucket)
+    run = trl.Run(bucket, "v3", interval=3)
+    states = models.states(11, 6, models.TINY)
+    done = set()
+    run_states = list(states)
+    for state in run_states[:3]:
+        run.sync(state)
+        upload(endpoint, bucket, done)
+    want = oracle.Oracle(bucket)
+    with Mount(f"s3://{BUCKET}/run", args=["--endpoint-url", endpoint]) as m:
+        m.wait_version(want.numbers()[-1])
+        checks.assert_tree(m.at, want.files(want.numbers()[-1]))
+        for state in run_states[3:]:
+            run.sync(state)
+            upload(endpoint, bucket, done)
+            number = want.numbers()[-1]
+            m.wait_version(number)
+            checks.assert_tree(m.at, want.files(number))
+        for number in want.numbers():
+            m.control(f"pin {number}")
+            files = want.files(number)
+            mounted.wait_until(lambda n=number: n in m.versions(), f"version {number}")
+            checks.assert_tree(m.tree(number), files)
+            checks.assert_ranges(m.tree(number) / "model.safetensors",
+                                 files["model.safetensors"], number)
+        told = [m.log_text(), m.dot.joinpath("status").read_text(),
+                m.dot.joinpath("status.json").read_text(), m.dot.joinpath("metrics").read_text()]
+        assert not any(driven.MARK in text for text in told)
+        for path in (m.work / "cache").rglob("*"):
+            assert path.is_dir() or driven.MARK.encode() not in path.read_bytes(), path
