@@ -58,6 +58,7 @@ struct watch {
 	struct condition done; /* a scan has ended, a pin is done, or the thread ends */
 	bool started;	       /* there is a thread to join */
 	bool running, stop, scan_wanted;
+	bool asked; /* for a scan, by somebody who wants to know */
 	uint64_t scans_begun, scans_ended;
 	int scan_err;	   /* of the scan that ended last */
 	struct pin *first; /* queue of requests */
@@ -193,8 +194,8 @@ static void scan(struct watch *w)
 	int err;
 
 	lock_take(&w->lock);
-	asked = w->scan_wanted;
-	w->scan_wanted = false;
+	asked = w->asked;
+	w->scan_wanted = w->asked = false;
 	w->scans_begun++;
 	lock_release(&w->lock);
 
@@ -420,7 +421,7 @@ int watch_refresh(struct watch *w, bool wait)
 
 	lock_take(&w->lock);
 	number = w->scans_begun + 1;
-	w->scan_wanted = true;
+	w->scan_wanted = w->asked = true;
 	wake(w);
 	while (wait && w->running && w->scans_ended < number)
 		(void)condition_wait(&w->done, &w->lock, -1);

@@ -288,9 +288,15 @@ static const char *find_href(const char *p, size_t *len, const char **end)
 	return h;
 }
 
-/* A line without one has neither a date nor a size. */
+/* What stands behind the link's text: without a digit it has neither a date nor a size. */
 static bool has_digit(const char *s, size_t len)
 {
+	const char *text = memmem(s, len, "</", 2);
+
+	if (text == NULL)
+		return false;
+	len -= (size_t)(text - s);
+	s = text;
 	while (len > 0 && (s[len - 1] < '0' || s[len - 1] > '9'))
 		len--;
 	return len > 0;

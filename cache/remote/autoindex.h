@@ -16,7 +16,8 @@ struct autoindex_entry {
 	int64_t size;	  /* -1: not said */
 	int64_t mtime_ns; /* INT64_MIN: not said */
 	char *etag;	  /* NULL: not said */
-	uint64_t row;	  /* of the whole line: another value means that it changed */
+	uint64_t row;	  /* of the whole line: another value means that it changed; 0: it does
+			   * not show */
 };
 
 /* Zeroed before use. */

@@ -100,23 +100,35 @@ const char *web_strong_etag(const struct http_answer *a)
 	return etag != NULL && etag[0] == '"' ? etag : NULL;
 }
 
-bool web_identity(const struct http_answer *a, uint64_t size, struct identity *out)
+/* Servers make ETags of size and time, so two objects may have the same: the name is part of it. */
+static bool identity_from(const struct web *web, const char *key, const char *kind,
+			  const char *text, uint64_t size, struct identity *out)
 {
-	const char *text = web_strong_etag(a), *kind = "etag";
 	struct buf b = {0};
+	bool good;
 
-	if (text == NULL) {
-		text = http_header(a, "Last-Modified");
-		kind = "modified";
-	}
-	if (text == NULL)
-		return false;
-	buf_addf(&b, "%llu %s", (unsigned long long)size, text);
-	if (!b.failed)
+	buf_addf(&b, "%s/%s\n%llu\n%s", web->root, key, (unsigned long long)size, text);
+	good = !b.failed;
+	if (good)
 		identity_of_text(kind, b.data, b.len, out);
-	text = b.failed ? NULL : text;
 	buf_release(&b);
-	return text != NULL;
+	return good;
+}
+
+bool web_identity_of_etag(const struct web *web, const char *key, const char *etag, uint64_t size,
+			  struct identity *out)
+{
+	return identity_from(web, key, "etag", etag, size, out);
+}
+
+bool web_identity(const struct web *web, const char *key, const struct http_answer *a,
+		  uint64_t size, struct identity *out)
+{
+	const char *etag = web_strong_etag(a), *modified = http_header(a, "Last-Modified");
+
+	if (etag != NULL)
+		return web_identity_of_etag(web, key, etag, size, out);
+	return modified != NULL && identity_from(web, key, "modified", modified, size, out);
 }
 
 /* ---- handles ---- */
@@ -197,7 +209,7 @@ static int range_check(const struct range *r)
 
 	if (total != r->handle->base.size)
 		return -ESTALE;
-	if (!web_identity(a, total, &id))
+	if (!web_identity(r->c.web, r->handle->key, a, total, &id))
 		return -EIO; /* nothing says whose bytes these are */
 	return identity_equal(&id, &r->handle->id) ? 0 : -ESTALE;
 }

@@ -11,7 +11,7 @@
  *	a listing	of each directory, nginx's autoindex as JSON (autoindex_format json) or
  *HTML, followed into directories.
  *
- * Identity is made of the server's own ETag (a strong one; else Last-Modified) and size: each
+ * Identity is made of address, size and the server's ETag (a strong one; else Last-Modified): each
  *object is asked for them by one HEAD, when its line in the index is new or changed, unless the
  *index has the ETag.
  */

@@ -138,7 +138,7 @@ static int push_object(struct round *r, const char *key, const struct autoindex_
 	lock_take(&r->web->lock);
 	if (!r->anew && r->web->known != NULL)
 		old = table_get_str(r->web->known, key);
-	if (old != NULL && old->row == e->row) {
+	if (old != NULL && e->row != 0 && old->row == e->row) {
 		o->size = old->size;
 		o->mtime_ns = old->mtime_ns;
 		o->id = old->id;
@@ -147,18 +147,13 @@ static int push_object(struct round *r, const char *key, const struct autoindex_
 	}
 	lock_release(&r->web->lock);
 	if (o->size == UINT64_MAX && e->etag != NULL && e->etag[0] == '"' && e->size >= 0) {
-		struct buf text = {0};
-
-		o->size = (uint64_t)e->size;
 		o->etag = strdup(e->etag);
-		buf_addf(&text, "%llu %s", (unsigned long long)o->size, e->etag);
-		if (!text.failed)
-			identity_of_text("etag", text.data, text.len, &o->id);
-		if (text.failed || o->etag == NULL)
-			o->size = UINT64_MAX; /* then ask */
+		if (o->etag == NULL ||
+		    !web_identity_of_etag(r->web, key, e->etag, (uint64_t)e->size, &o->id))
+			return no_memory(why);
+		o->size = (uint64_t)e->size;
 		if (o->mtime_ns == INT64_MIN)
 			o->mtime_ns = 0;
-		buf_release(&text);
 	}
 	return 0;
 }
@@ -325,16 +320,17 @@ struct head {
 	struct web_object *object;
 };
 
-static int take_answer(struct web_object *o, const struct http_answer *a, const char *name,
+static int take_answer(const struct web *web, struct web_object *o, const struct http_answer *a,
 		       struct why *why)
 {
+	const char *name = web->base.name;
 	const char *modified = http_header(a, "Last-Modified");
 	int64_t s;
 
 	if (a->length < 0)
 		return why_set(why, EPROTO, "%s/%s: the server does not say how large it is", name,
 			       o->key);
-	if (!web_identity(a, (uint64_t)a->length, &o->id))
+	if (!web_identity(web, o->key, a, (uint64_t)a->length, &o->id))
 		return why_set(why, EPROTO,
 			       "%s/%s: the server sends neither ETag nor Last-Modified, so a "
 			       "change could not be noticed",
@@ -364,7 +360,7 @@ static void head_done(struct http_call *call)
 
 	live_ended(&web->live, &one->c.live);
 	if (rc == 0)
-		rc = take_answer(one->object, &call->answer, web->base.name, &why);
+		rc = take_answer(web, one->object, &call->answer, &why);
 	else
 		why = call->why;
 	/* What has gone since it was listed is not there. */

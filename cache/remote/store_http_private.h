@@ -56,8 +56,12 @@ void web_call_init(struct web_call *c, struct web *web, char *url);
 void web_call_release(struct web_call *c);
 /* malloc'ed URL of a key, "" for the root; directory: with '/' at the end.  NULL: no memory. */
 char *web_url(const struct web *web, const char *key, bool directory);
-/* From an answer's validators; false: it has none. */
-bool web_identity(const struct http_answer *a, uint64_t size, struct identity *out);
+/* From the validators of an answer about `key`; false: it has none. */
+bool web_identity(const struct web *web, const char *key, const struct http_answer *a,
+		  uint64_t size, struct identity *out);
+/* The same from a strong ETag. */
+bool web_identity_of_etag(const struct web *web, const char *key, const char *etag, uint64_t size,
+			  struct identity *out);
 /* A strong ETag of the answer, or NULL. */
 const char *web_strong_etag(const struct http_answer *a);
 
