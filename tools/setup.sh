@@ -126,7 +126,13 @@ setup_tools() {
     need clang has clang
     need universal-ctags sh -c 'ctags --version | grep -q Universal'
     need shellcheck has shellcheck
+    need openssl has openssl
     install_missing
+    # The tests run a server of their own; the one that the package starts is not wanted.
+    if ! has nginx >/dev/null && ! [ -x /usr/sbin/nginx ]; then
+        apt_install nginx-light
+        as_root service nginx stop >/dev/null 2>&1 || true
+    fi
     has_libfuzzer || apt_install "$(libfuzzer_package)"
 }
 
