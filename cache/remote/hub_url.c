@@ -344,8 +344,10 @@ static int set_endpoint(struct hub_place *p, const char *endpoint, struct why *w
 	if (rc == 0 && u.query != NULL)
 		rc = why_set(why, EINVAL, "an endpoint has no query");
 	url_release(&u);
-	if (rc < 0)
-		return why_prefix(why, "HF_ENDPOINT");
+	if (rc < 0) {
+		why_prefix(why, "HF_ENDPOINT");
+		return rc;
+	}
 	for (len = strlen(endpoint); endpoint[len - 1] == '/';)
 		len--;
 	p->endpoint = strndup(endpoint, len);
