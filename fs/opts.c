@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 enum { KEEP_MAX = 1000000, THREADS_MAX = 1024, SHOWN = 120, CACHE_MIN = 16 << 20 };
+static const int64_t TIMEOUT_MAX_NS = 86400 * NSEC_PER_SEC;
 
 const struct opt_def opt_defs[] = {
 	{"base", 0, "DIR", "checkpoint the run started from: its files, names and headers", false},
@@ -39,6 +40,8 @@ const struct opt_def opt_defs[] = {
 	{"cache-size", 0, "SIZE",
 	 "keep at most SIZE of remote objects' blocks (default: until 1 GiB or 5 % is left free)",
 	 false},
+	{"timeout", 0, "SECONDS",
+	 "a read that waits for the network that long is an error (default 60)", false},
 	{"token-file", 0, "FILE",
 	 "the Hub's access token (default: HF_TOKEN, or where a login puts it)", false},
 	{"ca-file", 0, "FILE",
@@ -68,6 +71,7 @@ void opts_init(struct opts *o)
 	*o = (struct opts){
 		.poll_ns = NSEC_PER_SEC,
 		.hole_grace_ns = 5 * NSEC_PER_SEC,
+		.timeout_ns = 60 * NSEC_PER_SEC,
 		.keep = 16,
 		.threads = 16,
 		.log_level = LOG_LEVEL_INFO,
@@ -250,6 +254,16 @@ static int set_hole_grace(struct opts *o, const char *name, const char *v, struc
 	return 0;
 }
 
+static int set_timeout(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	int64_t ns;
+
+	if (parse_duration_ns(v, &ns) < 0 || ns < NSEC_PER_SEC || ns > TIMEOUT_MAX_NS)
+		return bad_value(why, name, v, "a time from 1 second to 1 day (such as 60 or 5m)");
+	o->timeout_ns = ns;
+	return 0;
+}
+
 static int set_keep(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	uint64_t n;
@@ -314,6 +328,7 @@ static const struct {
 	{"poll", set_poll, 0, 0},
 	{"keep", set_keep, 0, 0},
 	{"hole-grace", set_hole_grace, 0, 0},
+	{"timeout", set_timeout, 0, 0},
 	{"times", set_times, 0, 0},
 	{"cache-dir", NULL, offsetof(struct opts, cache_dir), 0},
 	{"token-file", NULL, offsetof(struct opts, token_file), 0},

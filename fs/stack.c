@@ -34,7 +34,13 @@
 /* The network client, which all remote stores of the stack share. */
 static int need_http(struct stack *s, struct why *why)
 {
-	struct http_options options = {.ca_file = s->opts->ca_file};
+	/* Silence must leave time for another try. */
+	int64_t half_ms = s->opts->timeout_ns / 2000000;
+	struct http_options options = {
+		.ca_file = s->opts->ca_file,
+		.connect_ms = MIN(half_ms, 10000),
+		.inactivity_ms = MIN(half_ms, 30000),
+	};
 
 	return s->http != NULL ? 0 : http_new(&options, &s->http, why);
 }
@@ -58,6 +64,7 @@ static int need_blocks(struct stack *s, struct why *why)
 		.dir = dir,
 		.holder = s->opts->mountpoint != NULL ? s->opts->mountpoint : s->opts->source,
 		.limit = s->opts->cache_size,
+		.timeout_ns = s->opts->timeout_ns,
 	};
 	int ret = 0;
 

@@ -13,6 +13,7 @@
  */
 #include "fs/status.h"
 
+#include "cache/block.h"
 #include "cache/cachedir.h"
 #include "cache/clock.h"
 #include "fs/human.h"
@@ -234,6 +235,29 @@ static void text_cache(const struct stack *s, struct buf *out)
 	free(parent);
 }
 
+static void text_blocks(const struct stack *s, struct buf *out)
+{
+	struct blockcache_stats st;
+
+	if (s->blocks == NULL)
+		return;
+	blockcache_stats(s->blocks, &st);
+	buf_addstr(out, "remote bytes: ");
+	human_bytes(out, st.used);
+	buf_addstr(out, " on disk");
+	if (st.limit > 0) {
+		buf_addstr(out, " of at most ");
+		human_bytes(out, st.limit);
+	}
+	buf_addstr(out, st.writing ? ", " : " (not written), ");
+	human_bytes(out, st.hit_bytes);
+	buf_addstr(out, " read from it, ");
+	human_bytes(out, st.fetched_bytes);
+	buf_addf(out, " fetched in %llu requests, %llu failed, ", (ull)st.requests, (ull)st.failed);
+	human_bytes(out, st.evicted_bytes);
+	buf_addf(out, " evicted, %llu found damaged\n", (ull)st.damaged);
+}
+
 static void text_store(struct store *store, const char *what, struct buf *out)
 {
 	struct buf text = {0};
@@ -270,7 +294,9 @@ void status_text(struct stack *s, struct buf *out)
 		 (ull)counter(&counters.opens), (ull)counter(&counters.lookups),
 		 (ull)counter(&counters.versions_published));
 	text_cache(s, out);
-	buf_addf(out, "\nweightfs %s\n", WEIGHTFS_VERSION);
+	buf_addstr(out, "\n");
+	text_blocks(s, out);
+	buf_addf(out, "weightfs %s\n", WEIGHTFS_VERSION);
 	view_release(&v);
 }
 
@@ -369,6 +395,31 @@ static json_t *counters_json(void)
 	return o;
 }
 
+/* null: nothing is remote. */
+static json_t *blocks_json(const struct stack *s)
+{
+	struct blockcache_stats st;
+	json_t *o;
+
+	if (s->blocks == NULL)
+		return json_null();
+	blockcache_stats(s->blocks, &st);
+	o = json_object();
+	put(o, "path", text_json(st.path));
+	put(o, "writing", json_boolean(st.writing));
+	put(o, "limit", st.limit > 0 ? number_json(st.limit) : json_null());
+	put(o, "disk_bytes", number_json(st.used));
+	put(o, "memory_bytes", number_json(st.memory));
+	put(o, "hit_bytes", number_json(st.hit_bytes));
+	put(o, "fetches", number_json(st.requests));
+	put(o, "failed", number_json(st.failed));
+	put(o, "fetched_bytes", number_json(st.fetched_bytes));
+	put(o, "stored_bytes", number_json(st.stored_bytes));
+	put(o, "evicted_bytes", number_json(st.evicted_bytes));
+	put(o, "damaged", number_json(st.damaged));
+	return o;
+}
+
 static void put_generation(const struct view *v, json_t *root)
 {
 	const struct generation *g = v->weights ? v->current : NULL;
@@ -414,6 +465,7 @@ void status_json(struct stack *s, struct buf *out)
 	    v.report != NULL ? json_real((double)v.report->scanned_real_ns / NSEC_PER_SEC)
 			     : json_null());
 	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
+	put(root, "blocks", blocks_json(s));
 	put(root, "counters", counters_json());
 	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
 	if (text == NULL)
@@ -502,6 +554,29 @@ static void metrics_view(const struct view *v, struct buf *out)
 		 r != NULL ? (double)r->scanned_real_ns / NSEC_PER_SEC : 0.0);
 }
 
+static void metrics_blocks(const struct stack *s, struct buf *out)
+{
+	struct blockcache_stats st;
+
+	if (s->blocks == NULL)
+		return;
+	blockcache_stats(s->blocks, &st);
+	metric(out, "weightfs_block_disk_bytes", "gauge", "Remote bytes kept on disk.", st.used);
+	metric(out, "weightfs_block_memory_bytes", "gauge",
+	       "Remote bytes in memory that could not be kept on disk.", st.memory);
+	metric(out, "weightfs_block_hit_bytes_total", "counter", "Remote bytes read from disk.",
+	       st.hit_bytes);
+	metric(out, "weightfs_fetches_total", "counter", "Ranges asked of stores.", st.requests);
+	metric(out, "weightfs_fetch_errors_total", "counter", "Ranges that did not come.",
+	       st.failed);
+	metric(out, "weightfs_fetched_bytes_total", "counter", "Bytes that came from stores.",
+	       st.fetched_bytes);
+	metric(out, "weightfs_block_evicted_bytes_total", "counter",
+	       "Remote bytes dropped to make room.", st.evicted_bytes);
+	metric(out, "weightfs_block_damaged_total", "counter",
+	       "Pieces and files on disk found damaged, and dropped.", st.damaged);
+}
+
 void status_metrics(struct stack *s, struct buf *out)
 {
 	struct view v;
@@ -519,4 +594,5 @@ void status_metrics(struct stack *s, struct buf *out)
 	metric(out, "weightfs_opens_total", "counter", "Files opened.", counter(&counters.opens));
 	metric(out, "weightfs_lookups_total", "counter", "Names looked up.",
 	       counter(&counters.lookups));
+	metrics_blocks(s, out);
 }

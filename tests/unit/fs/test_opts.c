@@ -105,6 +105,13 @@ static void each_option_is_stored(void **unused)
 	assert_true(o.poll_ns == (int64_t)SEC / 2);
 	assert_int_equal(opts_set(&o, "hole-grace", "0", &why), 0);
 	assert_true(o.hole_grace_ns == 0);
+	assert_true(o.timeout_ns == (int64_t)(60 * SEC));
+	assert_int_equal(opts_set(&o, "timeout", "2.5", &why), 0);
+	assert_true(o.timeout_ns == (int64_t)(5 * SEC / 2));
+	assert_int_equal(opts_set(&o, "timeout", "900ms", &why), -EINVAL);
+	assert_int_equal(opts_set(&o, "timeout", "25h", &why), -EINVAL);
+	assert_int_equal(opts_set(&o, "timeout", "86401", &why), -EINVAL);
+	assert_non_null(strstr(why.text, "--timeout: \"86401\" is not a time from 1 second"));
 	assert_int_equal(opts_set(&o, "keep", "3", &why), 0);
 	assert_int_equal(o.keep, 3);
 	assert_int_equal(opts_set(&o, "threads", "5", &why), 0);
