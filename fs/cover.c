@@ -49,6 +49,8 @@ static void cover_sort(struct cover *c)
 {
 	size_t kept = 0;
 
+	if (c->count == 0)
+		return;
 	qsort(c->names, c->count, sizeof(char *), compare_names);
 	for (size_t i = 0; i < c->count; i++)
 		if (kept > 0 && strcmp(c->names[kept - 1], c->names[i]) == 0)

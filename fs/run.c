@@ -443,10 +443,11 @@ static void idle_work(struct run *r)
 
 	r->fold_due = false;
 	memcpy(text, r->obstacle.text, sizeof(text));
-	if (r->backfill > 0)
+	if (r->backfill > 0) {
 		backfill(r);
-	else if (r->newest != NULL && r->newest->state != NULL && plan_make(r, UINT64_MAX, &p) &&
-		 plan_is_shown(r, &p)) {
+		r->fold_due = r->backfill == 0; /* next */
+	} else if (r->newest != NULL && r->newest->state != NULL && plan_make(r, UINT64_MAX, &p) &&
+		   plan_is_shown(r, &p)) {
 		const struct target target = target_of_state(r->newest->state);
 
 		r->fold_due = fold_work(r, &p, &target, &why) > 0;

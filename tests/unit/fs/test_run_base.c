@@ -346,16 +346,23 @@ static void changed_dtype(void **state)
 	w->config.ignore_times = true;
 	world_open(w, true, false);
 	put_first(w, false);
-	put_change(w, 2, "model.norm.weight", 3, 0x3f80);
-	generation_unref(newest(w, 2));
+	generation_unref(newest(w, 1));
+	obj_meta(&o, "format", "sparse_weight_patch");
+	obj_tensor(&o, "model.embed_tokens.weight", ST_BF16, ROWS, WIDTH, embed);
+	obj_tensor(&o, "model.norm.weight", ST_BF16, 0, 6, norm);
+	put_obj(w->bucket, "anchors/step_000005.safetensors", &o, w->time++);
+	put_change(w, 6, "model.norm.weight", 3, 0x3f80);
+	generation_unref(newest(w, 6));
 	obj_meta(&o, "format", "sparse_weight_patch");
 	obj_tensor(&o, "model.embed_tokens.weight", ST_F16, ROWS, WIDTH, embed);
 	obj_tensor(&o, "model.norm.weight", ST_F16, 0, 6, norm);
-	put_obj(w->bucket, "anchors/step_000001.safetensors", &o, w->time++);
-	g = newest(w, 1);
+	put_obj(w->bucket, "anchors/step_000005.safetensors", &o, w->time++);
+	/* Version 6 stays, and cannot be made any more. */
+	g = newest(w, 6);
 	generation_unref(g);
+	check_no_build(w, 6);
 	assert_true(
-		has_problem(w, "deltas/step_000002.safetensors", "are BF16, the tensor is F16"));
+		has_problem(w, "deltas/step_000006.safetensors", "are BF16, the tensor is F16"));
 	world_free(w);
 }
 

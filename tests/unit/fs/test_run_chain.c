@@ -7,6 +7,8 @@
 
 #include <dirent.h>
 
+enum { LATE = SLOWER > 1 ? 120 : 300 };
+
 /* A delta of a few elements, so that long chains are quick. */
 static struct meant *small_delta(struct world *w, uint64_t number)
 {
@@ -119,7 +121,7 @@ static void stacks_stay_short(void **state)
 	small_delta(w, 91);
 	scan_all(w);
 	assert_true(cache_files(w, files, ARRAY_LEN(files)) < 20);
-	for (uint64_t n = 1; n <= 91; n += 3)
+	for (uint64_t n = 1; n <= 91; n += 3 * SLOWER)
 		check_build(w, n, n);
 	scan_all(w);
 	small_delta(w, 92);
@@ -129,35 +131,54 @@ static void stacks_stay_short(void **state)
 	world_free(w);
 }
 
+/* Files of merged patches that are in both lists. */
+static size_t common_folds(const struct cache_file *a, size_t n, const struct cache_file *b,
+			   size_t m)
+{
+	size_t common = 0;
+
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < m; k++)
+			common += strstr(a[i].name, ".fold") != NULL && a[i].ino == b[k].ino &&
+				  strcmp(a[i].name, b[k].name) == 0;
+	return common;
+}
+
 /* An object deep in a folded chain is another one now, and all that follow are written again. */
 static void folded_object_changes(void **state)
 {
 	struct world *w = world_new(WRITE_V3, 28);
+	struct cache_file a[64], b[64];
 	struct meant *fifth;
+	size_t n;
 
 	w->config.keep = 1;
-	world_open(w, false, false);
+	world_open(w, false, true);
 	add_anchor(w, 1);
-	for (uint64_t n = 2; n <= 75; n++)
-		small_delta(w, n);
+	for (uint64_t i = 2; i <= 75; i++)
+		small_delta(w, i);
 	scan_all(w);
 	check_newest(w, 75);
 	assert_true(stack_height(w) <= 15);
 	small_delta(w, 76);
 	scan_all(w);
 	assert_true(stack_height(w) <= 5);
+	n = cache_files(w, a, ARRAY_LEN(a));
+	assert_true(common_folds(a, n, a, n) >= 2);
 	fifth = w->list;
 	while (fifth->number < 5)
 		fifth = fifth->next;
 	fifth->values[0][0] ^= 1;
 	for (; fifth != NULL; fifth = fifth->next)
 		put_meant(w, fifth);
-	scan_all(w); /* comes to an end */
+	scan_all(w);
 	check_newest(w, 76);
 	small_delta(w, 77);
-	scan_all(w);
+	assert_true(scan_all(w) <= 2); /* nothing is folded again and again */
 	check_newest(w, 77);
 	assert_true(stack_height(w) <= 6);
+	/* Nothing of the old chain is left. */
+	assert_int_equal(common_folds(a, n, b, cache_files(w, b, ARRAY_LEN(b))), 0);
 	world_free(w);
 }
 
@@ -169,7 +190,7 @@ static void late_joiner(void **state)
 	size_t before;
 
 	add_anchor(w, 1);
-	for (uint64_t n = 2; n <= 300; n++)
+	for (uint64_t n = 2; n <= LATE; n++)
 		if (n % 5 == 0)
 			partial_anchor(w, n);
 		else
@@ -178,19 +199,19 @@ static void late_joiner(void **state)
 	world_open(w, false, false);
 	before = open_files();
 	scan(w);
-	check_newest(w, 300);
+	check_newest(w, LATE);
 	assert_true(stack_height(w) <= 7 * 3);
 	assert_true(open_files() < before + 60);
 	scan_all(w);
 	assert_true(open_files() < before + 60);
-	check_build(w, 299, 299);
-	check_build(w, 150, 150);
+	check_build(w, LATE - 1, LATE - 1);
+	check_build(w, LATE / 2, LATE / 2);
 	check_build(w, 77, 77);
 	world_close(w);
 	world_open(w, false, true);
 	scan_all(w);
-	check_newest(w, 300);
-	small_delta(w, 301);
+	check_newest(w, LATE);
+	small_delta(w, LATE + 1);
 	scan_all(w);
 	assert_true(cache_files(w, files, ARRAY_LEN(files)) < 30);
 	world_free(w);

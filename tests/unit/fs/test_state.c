@@ -37,7 +37,7 @@ static int setup(void **state)
 	assert_non_null(mkdtemp(l->dir));
 	l->seed = 77;
 	for (int b = 0; b < BLOBS; b++) {
-		char key[8];
+		char key[16];
 
 		l->bytes[b] = malloc(BLOB_SIZE);
 		assert_non_null(l->bytes[b]);
@@ -82,7 +82,7 @@ static void make_layout(struct lab *l)
 	size_t files = 1 + below(&l->seed, FILES_MAX);
 	struct layout_input in[FILES_MAX];
 	struct st_header *headers[FILES_MAX];
-	char names[FILES_MAX][16], *texts[FILES_MAX];
+	char names[FILES_MAX][32], *texts[FILES_MAX];
 	struct why why = {0};
 	int tensor = 0;
 
@@ -335,7 +335,7 @@ static void random_states(void **state)
 {
 	struct lab *l = *state;
 
-	for (int i = 0; i < 60; i++)
+	for (int i = 0; i < 60 / SLOWER; i++)
 		one_state(l);
 }
 

@@ -189,15 +189,16 @@ UNUSED static void scan(struct world *w)
 		fail_msg("scan: %s", why.text);
 }
 
-/* Scans until there is nothing left to do by itself. */
-UNUSED static void scan_all(struct world *w)
+/* Scans until there is nothing left to do by itself; how many rounds that took. */
+UNUSED static int scan_all(struct world *w)
 {
 	int rounds = 0;
 
 	do
 		scan(w);
-	while (run_unsettled(w->run) && ++rounds < 400);
+	while (++rounds < 400 && run_unsettled(w->run));
 	assert_true(rounds < 400);
+	return rounds;
 }
 
 UNUSED static char *read_node(struct node *n)
