@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts: kept to the byte, or invented; names, aliases, the index. */
+/*
+ * Layouts: kept to the byte, or invented; names, aliases, the index.
+ */
 #include "tests/unit/fs/bucket.h"
 
 #include "fs/layout.h"

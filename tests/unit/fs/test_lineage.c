@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lineage: which objects of a listing are the run that is alive, and in what order. */
+/*
+ * Lineage: which objects of a listing are the run that is alive, and in what order.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
