@@ -97,7 +97,8 @@ static int settle(struct stack *s, const char *place, struct store **io, struct 
 	char *parent = cache_parent(s->opts), *dir = NULL;
 	int ret = need_blocks(s, why);
 
-	if (ret == 0 && parent != NULL)
+	/* A tool asks now, and wants to be told that there is no answer. */
+	if (ret == 0 && parent != NULL && s->opts->mountpoint != NULL)
 		dir = path_join(parent, "listings");
 	if (ret < 0)
 		store_free(*io);

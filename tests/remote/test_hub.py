@@ -442,3 +442,67 @@ def test_start_without_network(hub, env, local, bucket, scratch):
                                                 scratch / "empty")
     finally:
         hub.hub.start()
+
+
+# ---- between listing and reading ----------------------------------------------------------------
+
+
+def after_listing(hub, action):
+    """Has action() run once, when the next listing has been answered and nothing been read."""
+    plain = hub.bucket_tree
+
+    def tree(*args):
+        answer = plain(*args)
+        hub.bucket_tree = plain
+        action()
+        return answer
+
+    hub.bucket_tree = tree
+
+
+def test_overwritten_after_listing(hub, env, local, bucket):
+    """An object that is replaced between listing and reading is read as what it is now."""
+    upload(hub, "org/run", bucket)
+    key = "run/anchors/step_000004.safetensors"
+    with Hubbed("hf://buckets/org/run/run") as m:
+        m.wait_version(3)
+        wait_until(lambda: "feed live" in m.status()["access"], m.status)
+        after_listing(hub, lambda: upload(hub, "org/run", bucket))
+        assert local.sync(next(local.rest))
+        hub.put("org/run", {key: b"\0" * 5000})
+        m.wait_version(4)
+        checks.assert_tree(m.at, oracle.Oracle(bucket).files(4))
+
+
+def test_deleted_after_listing(hub, env, local, bucket):
+    """An object that goes between listing and reading is not shown; what is shown stays."""
+    upload(hub, "org/run", bucket)
+    key = "run/anchors/step_000004.safetensors"
+    with Hubbed("hf://buckets/org/run/run") as m:
+        m.wait_version(3)
+        wait_until(lambda: "feed live" in m.status()["access"], m.status)
+        gone = []
+        after_listing(hub, lambda: (hub.delete("org/run", [key]), gone.append(1)))
+        assert local.sync(next(local.rest))
+        upload(hub, "org/run", bucket)
+        wait_until(lambda: gone and not m.problem(key.removeprefix("run/")), m.status)
+        assert m.version() == 3
+        checks.assert_tree(m.at, oracle.Oracle(bucket).files(3))
+        upload(hub, "org/run", bucket)
+        m.wait_version(4)
+
+
+def test_lost_page(hub, env, local, bucket):
+    """A listing of which a page is lost is no listing: nothing vanishes, and it is made again."""
+    hub.page = 3
+    hub.feed = "none"
+    upload(hub, "org/run", bucket)
+    with Hubbed("hf://buckets/org/run/run") as m:
+        m.wait_version(3)
+        fault = hub.hub.fault("cursor=", "status", times=3, status=418)
+        assert local.sync(next(local.rest))
+        upload(hub, "org/run", bucket)
+        wait_until(lambda: fault.hits, "no listing")
+        assert m.version() == 3
+        m.wait_version(4)
+        assert fault.hits == 3
