@@ -84,6 +84,19 @@ static bool has_patches(const struct state *s, uint32_t t, bool adds_only)
 	return false;
 }
 
+/* Has the CPU fetch what patching the first block of a range will touch. */
+static void prefetch_stack(const struct state *s, uint32_t t, uint64_t off, uint64_t len)
+{
+	const uint64_t step = (uint64_t)PATCH_BLOCK * st_dtype_width(s->sources->v[t].dtype);
+
+	for (uint32_t i = 0; i < s->link_count; i++) {
+		const struct patch *p = patch_of(s, s->links[i], t);
+
+		if (p != NULL)
+			patch_prefetch(p, off, (size_t)MIN(len, step - off % step));
+	}
+}
+
 /* Applies the stack to bytes [off, off + len) of tensor t as stored. */
 static int apply_stack(const struct state *s, uint32_t t, uint64_t off, uint8_t *dst, size_t len)
 {
@@ -92,13 +105,8 @@ static int apply_stack(const struct state *s, uint32_t t, uint64_t off, uint8_t 
 	for (size_t done = 0; done < len;) {
 		size_t n = (size_t)MIN(len - done, step - (off + done) % step);
 
-		for (uint32_t i = 0; i < s->link_count; i++) {
-			const struct patch *p = patch_of(s, s->links[i], t);
-
-			if (p != NULL && done + n < len)
-				patch_prefetch(p, off + done + n,
-					       (size_t)MIN(len - done - n, step));
-		}
+		if (done + n < len)
+			prefetch_stack(s, t, off + done + n, len - done - n);
 		for (uint32_t i = 0; i < s->link_count; i++) {
 			const struct patch *p = patch_of(s, s->links[i], t);
 			int err;
@@ -248,6 +256,8 @@ static int read_run(const struct state *s, uint32_t t, uint32_t stop, uint64_t o
 	run_end = MIN(end, tensors[last].end);
 	if (run_end == off)
 		return 0; /* nothing but tensors of no elements */
+	/* While the base bytes come. */
+	prefetch_stack(s, first, off - tensors[t].begin, run_end - off);
 	err = read_stored(s, first, off - tensors[t].begin, dst, (size_t)(run_end - off));
 	for (uint32_t i = t; i <= last && err == 0; i++) {
 		uint64_t from = MAX(off, tensors[i].begin), to = MIN(run_end, tensors[i].end);
