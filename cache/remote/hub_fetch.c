@@ -33,8 +33,8 @@ struct resolve {
 	struct hub_call c; /* first */
 	struct hub_handle *handle;
 	unsigned hops;
-	bool direct;	     /* c.url gives the bytes itself */
-	bool named, matched; /* an answer said which content it is; and it is ours */
+	bool direct;  /* c.url gives the bytes itself */
+	bool matched; /* an answer said that this is our content */
 };
 
 struct hub_handle {
@@ -362,7 +362,6 @@ static int resolve_answer(struct resolve *v)
 	bool redirect = a->status >= 300 && a->location != NULL, inside;
 	char *target;
 
-	v->named |= content != 0;
 	v->matched |= content > 0;
 	if (content < 0 || (size != UINT64_MAX && size != v->handle->base.size))
 		return -ESTALE;

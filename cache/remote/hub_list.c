@@ -38,6 +38,7 @@ void hub_snapshot_unref(struct hub_snapshot *s)
 
 /* ---- when to ask ---- */
 
+/* The least time between two probes, by what is left of the quota. */
 static int64_t gap_locked(const struct hub *hub, int64_t now)
 {
 	const struct rate_limit *l = &hub->quota[HUB_QUOTA_API].limit;
@@ -50,16 +51,6 @@ static int64_t gap_locked(const struct hub *hub, int64_t now)
 		return 0;
 	/* Half of what is left is for us. */
 	return l->remaining < 2 ? left : left / (l->remaining / 2);
-}
-
-int64_t hub_probe_gap_ns(struct hub *hub)
-{
-	int64_t gap;
-
-	lock_take(&hub->lock);
-	gap = gap_locked(hub, clock_mono_ns());
-	lock_release(&hub->lock);
-	return gap;
 }
 
 /* A reference to the listing before when that is good enough; NULL: ask. */
@@ -237,7 +228,6 @@ static void remember(struct hub *hub, struct hub_snapshot *fresh, struct probe *
 	state = hub->state;
 	hub->snapshot = fresh;
 	hub->state = at->state;
-	hub->state_ns = at->time_ns;
 	hub->hidden = hidden;
 	hub->listings++;
 	condition_broadcast(&hub->changed);

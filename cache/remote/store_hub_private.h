@@ -53,7 +53,6 @@ struct hub {
 	struct condition changed;      /* a listing succeeded, or stop */
 	struct hub_snapshot *snapshot; /* of the last complete listing, or NULL */
 	char *state;	   /* what the probe said before it: updatedAt, or the commit; NULL */
-	int64_t state_ns;  /* wall-clock of the server's last change, for mtimes */
 	int64_t probed_ns; /* monotonic */
 	uint64_t listings; /* that succeeded */
 	bool dirty;	   /* it is known to be out of date */
@@ -101,8 +100,6 @@ int hub_explain_missing(struct hub *hub, struct why *why);
 /* ---- hub_list.c ---- */
 int hub_list(struct hub *hub, const char *prefix, struct listing *out, struct why *why) MUST_CHECK;
 void hub_snapshot_unref(struct hub_snapshot *s);
-/* The least time between two probes, by what is left of the quota. */
-int64_t hub_probe_gap_ns(struct hub *hub);
 
 /* ---- hub_fetch.c ---- */
 int hub_open(struct store *s, const struct object *object, struct handle **out,

@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -36,7 +37,7 @@ class Request:
         self.query = dict(parse_qsl(parts.query, keep_blank_values=True))
 
     def range(self, size):
-        """(first, last) of a Range header within size, None without one, () when not satisfiable."""
+        """(first, last) of a Range header within size; None: there is none; (): not satisfiable."""
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not match:
             return None
@@ -58,9 +59,9 @@ class Fault:
     """Misbehaviour for requests whose "METHOD target" matches a pattern, `times` times.
 
     kind: "status" (answer with it), "html" (the same with an HTML body), "cut" (half the body, then
-    close), "reset" (half the body, then RST), "stall" (half the body, then nothing), "whole" (200 to
-    a range), "shift" (a wrong Content-Range), "gzip" (an encoded body), "extra" (more bytes than
-    asked), "trickle" (slow), "short" (a shorter range).
+    close), "reset" (half the body, then RST), "stall" (half the body, then nothing), "whole" (200
+    to a range), "shift" (a wrong Content-Range), "gzip" (an encoded body), "extra" (more bytes than
+    asked), "trickle" (slow), "short" (a shorter range, well said).
     """
 
     def __init__(self, pattern, kind, times=1, status=503, headers=()):
@@ -91,13 +92,20 @@ class FakeServer:
         self.closing = threading.Event()
         self.sockets = set()
         self.port = 0
-        self.server = None
+        self.server = self.tls = None
         self.start()
 
     @property
     def origin(self):
         """http://127.0.0.1:port"""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
+
+    def secure(self, certificate, key):
+        """Speaks TLS from now on."""
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(certificate, key)
+        self.stop()
+        self.start()
 
     def start(self):
         """Listens, on the port of before if there was one."""
@@ -105,6 +113,8 @@ class FakeServer:
         self.server = _Listener(("127.0.0.1", self.port), _Handler)
         self.server.fake = self
         self.port = self.server.server_address[1]
+        if self.tls:
+            self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self):
@@ -190,10 +200,12 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request(self.command, self.path, self.headers, self.rfile.read(length))
         fault = fake.take_fault(request)
         if fault and fault.kind in ("status", "html"):
-            body = b"<html><body><h1>Bad gateway</h1></body></html>" if fault.kind == "html" else b""
+            body = b"<html><h1>Bad gateway</h1></html>" if fault.kind == "html" else b""
             answer = Answer(fault.status, body, (*fault.headers, ("Content-Type", "text/html")))
             fault = None
         else:
+            if fault and fault.kind == "whole":
+                del request.headers["Range"]
             answer = fake.handle(request)
         fake.note(request, answer.status)
         self.send(request, answer, fault)
@@ -212,6 +224,11 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "shift":
             headers = [(k, re.sub(r"bytes \d+", "bytes 1234567", v) if k == "Content-Range" else v)
                        for k, v in headers]
+        if kind == "short" and status == 206:
+            first = int(re.search(r"bytes (\d+)", dict(headers)["Content-Range"])[1])
+            body = body[:(len(body) + 1) // 2]
+            headers = [(k, re.sub(r"\d+/", f"{first + len(body) - 1}/", v)
+                        if k == "Content-Range" else v) for k, v in headers]
         chunked = answer.stream is not None or kind == "extra"
         if any(k.lower() == "date" for k, _ in headers):
             self.send_response_only(status)

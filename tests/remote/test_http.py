@@ -149,7 +149,7 @@ def test_refusals(server, bucket, scratch):
 
 
 def test_certificates(local, bucket, scratch):
-    """A private authority's certificate is accepted with --ca-file only; one for another name never."""
+    """A private authority's certificate needs --ca-file; one for another name is never accepted."""
     scratch.joinpath("right").mkdir()
     scratch.joinpath("wrong").mkdir()
     right, wrong = certificate(scratch / "right"), certificate(scratch / "wrong", "example.org")

@@ -5,12 +5,11 @@ import contextlib
 import os
 import re
 import shutil
-import time
 
 import pytest
 
 from lib import checks, models, oracle, reading, trl
-from lib.fake_hub import FakeHub, iso
+from lib.fake_hub import FakeHub
 from lib.mounted import Mount, run, wait_until
 
 TOKEN = "hf_MARKED" + "x7Qz" * 6
@@ -197,9 +196,6 @@ def test_quota(hub, env, local, bucket):
 # ---- the network's faults -----------------------------------------------------------------------
 
 
-BURST = ["status", "html"]
-
-
 @pytest.mark.parametrize("kind", ["cut", "reset", "whole", "shift", "gzip", "extra", "html"])
 def test_cdn_faults(hub, env, local, bucket, kind):
     """Right bytes, late, whatever the CDN does now and then."""
@@ -255,8 +251,8 @@ def test_one_resolve(hub, env, bucket, scratch):
 
 
 def test_overwritten_between_ranges(hub, env, bucket, scratch):
-    """An open file goes on with the bytes that it began with, from its signed URL; once that has run
-    out the rest is an error, never another version's bytes."""
+    """An open file goes on with the bytes that it began with, from its signed URL; once that has
+    run out the rest is an error, never another version's bytes."""
     old = os.urandom(6 << 20)
     hub.put("org/run", {"run/a.bin": old, "run/b.bin": b"1" * 10})
     with Hubbed("hf://buckets/org/run/run") as m:
@@ -274,10 +270,11 @@ def test_overwritten_between_ranges(hub, env, bucket, scratch):
 
 
 def test_sizes(hub, env, bucket):
-    """Empty files, odd names, names that only begin like the prefix, and sizes that are not those of
-    a redirect's text."""
-    files = {"run/empty.json": b"", "run/odd +%41 ü&=#?.json": b"odd", "run/d/e/f.json": b"f" * 1300,
-             "run/.hidden": b"x", "run/.git/x": b"x", "run/a": b"file", "run/a/b.json": b"below"}
+    """Empty files, odd names, names that only begin like the prefix, and sizes that are not those
+    of a redirect's text."""
+    files = {"run/empty.json": b"", "run/odd +%41 ü&=#?.json": b"odd", "run/.hidden": b"x",
+             "run/d/e/f.json": b"f" * 1300, "run/.git/x": b"x", "run/a": b"file",
+             "run/a/b.json": b"below"}
     hub.put("org/run", {**files, "run_x/g": b"g", "run": b"r", "runs/h": b"h", "run//i": b"i",
                         "run/../j": b"j"})
     with Hubbed("hf://buckets/org/run/run") as m:

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store that remembers its last listing: when it is used, and what a damaged file does. */
+/*
+ * A store that remembers its last listing: when it is used, and what a damaged file does.
+ */
 #include "fs/remember.h"
 
 #include <setjmp.h>

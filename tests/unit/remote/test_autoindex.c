@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listings of web servers: ours, nginx's, Apache's and Python's. */
+/*
+ * Listings of web servers: ours, nginx's, Apache's and Python's.
+ */
 #include "cache/remote/autoindex.h"
 
 #include <setjmp.h>

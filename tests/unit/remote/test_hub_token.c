@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the Hub's token comes from, and when it is read again. */
+/*
+ * Where the Hub's token comes from, and when it is read again.
+ */
 #include "cache/remote/hub_token.h"
 
 #include <setjmp.h>

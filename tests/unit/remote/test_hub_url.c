@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places on the Hub, and the URLs made of them. */
+/*
+ * Places on the Hub, and the URLs made of them.
+ */
 #include "cache/remote/hub_url.h"
 
 #include <setjmp.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listings made of object stores' keys. */
+/*
+ * Listings made of object stores' keys.
+ */
 #include "cache/remote/keys.h"
 
 #include <setjmp.h>

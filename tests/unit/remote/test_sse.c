@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Server-sent events, whole and in pieces of every size. */
+/*
+ * Server-sent events, whole and in pieces of every size.
+ */
 #include "cache/remote/sse.h"
 
 #include <setjmp.h>
