@@ -252,6 +252,12 @@ static int put(struct store *s, const char *key, const struct source *src, struc
 	return store_put(((struct memory *)s)->inner, key, src, why);
 }
 
+static int put_if(struct store *s, const char *key, const struct source *src,
+		  const struct put_condition *condition, struct why *why)
+{
+	return store_put_if(((struct memory *)s)->inner, key, src, condition, why);
+}
+
 static int watch_fd(struct store *s)
 {
 	return store_watch_fd(((struct memory *)s)->inner);
@@ -307,6 +313,7 @@ static const struct store_ops memory_ops = {
 	.list = list,
 	.open = open_object,
 	.put = put,
+	.put_if = put_if,
 	.watch_fd = watch_fd,
 	.watch_drain = watch_drain,
 	.free = release,

@@ -80,13 +80,15 @@ static int need_blocks(struct stack *s, struct why *why)
 	return ret;
 }
 
-/* What tells places of one name apart: the endpoints that the environment gives. */
-static const char *endpoint_salt(const char *place)
+/* What tells places of one name apart: the endpoints that options and environment give. */
+static const char *endpoint_salt(const struct opts *opts, const char *place)
 {
 	const char *v = getenv("HF_ENDPOINT");
 
 	if (!has_scheme(place, "s3://"))
 		return v;
+	if (opts->endpoint_url != NULL)
+		return opts->endpoint_url;
 	v = getenv("AWS_ENDPOINT_URL_S3");
 	return v != NULL ? v : getenv("AWS_ENDPOINT_URL");
 }
@@ -103,7 +105,7 @@ static int settle(struct stack *s, const char *place, struct store **io, struct 
 	if (ret < 0)
 		store_free(*io);
 	else
-		ret = remember_new(*io, dir, endpoint_salt(place), io, why);
+		ret = remember_new(*io, dir, endpoint_salt(s->opts, place), io, why);
 	if (ret == 0)
 		(*io)->blocks = s->blocks;
 	free(dir);

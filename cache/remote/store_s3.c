@@ -146,6 +146,27 @@ static void s3_stop(struct store *store)
 	credentials_stop(s->credentials);
 }
 
+static bool s3_describe(struct store *store, struct buf *out)
+{
+	struct s3_store *s = (struct s3_store *)store;
+	char region[S3_REGION_CAP], where[200];
+	size_t hidden;
+
+	lock_take(&s->lock);
+	memcpy(region, s->region, sizeof(region));
+	hidden = s->hidden;
+	lock_release(&s->lock);
+	if (s->place.endpoint != NULL)
+		url_show(where, sizeof(where), s->place.endpoint);
+	buf_addf(out, "s3: %s, %s, credentials from %s", s->place.endpoint != NULL ? where : "AWS",
+		 region, credentials_from(s->credentials));
+	if (__atomic_load_n(&s->links, __ATOMIC_RELAXED))
+		buf_addstr(out, "; read through a content network");
+	if (hidden > 0)
+		buf_addf(out, "; %zu names left out", hidden);
+	return false;
+}
+
 static void s3_free(struct store *store)
 {
 	struct s3_store *s = (struct s3_store *)store;
@@ -172,6 +193,7 @@ static const struct store_ops s3_ops = {
 	.put_if = s3_put_if,
 	.free = s3_free,
 	.stop = s3_stop,
+	.describe = s3_describe,
 };
 
 static int find_place(struct s3_store *s, const char *url, const struct s3_options *options,

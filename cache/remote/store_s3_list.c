@@ -318,7 +318,7 @@ static void move_etag(void *value, void *ctx)
 }
 
 /* The ETags go to the store; those of a listing of everything replace what was there. */
-static void hand_over_etags(struct lister *l)
+static void hand_over_etags(struct lister *l, size_t hidden)
 {
 	struct table *old = l->etags;
 	bool all = l->prefix[strlen(l->s->place.prefix)] == '\0';
@@ -327,6 +327,7 @@ static void hand_over_etags(struct lister *l)
 	if (all) {
 		old = l->s->etags;
 		l->s->etags = l->etags;
+		l->s->hidden = hidden;
 	} else {
 		table_each(old, move_etag, l->s->etags);
 	}
@@ -355,7 +356,7 @@ int s3_list(struct store *store, const char *prefix, struct listing *out, struct
 			why_set(why, ENOMEM, "out of memory");
 	}
 	if (rc == 0)
-		hand_over_etags(&l);
+		hand_over_etags(&l, out->hidden);
 	if (l.etags != NULL)
 		table_each(l.etags, free_value, NULL);
 	table_free(l.etags);

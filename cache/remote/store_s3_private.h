@@ -26,6 +26,7 @@ struct s3_store {
 
 	struct lock lock;	    /* LOCK_SHARD; guards what follows, and the handles' fields */
 	char region[S3_REGION_CAP]; /* where the bucket has turned out to be */
+	size_t hidden;		    /* names left out of the last listing of everything */
 	struct table *etags;	    /* first 8 bytes of an identity -> struct s3_etag */
 };
 

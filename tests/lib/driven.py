@@ -46,7 +46,8 @@ class Store:
     def __init__(self, url, *args, env=None, home="/nonexistent"):
         self.process = subprocess.Popen(
             [str(BINARY), url, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env=environment(keys() if env is None else env, home))
+            stderr=subprocess.PIPE, text=True,
+            env=environment(keys() if env is None else env, home))
         self.listing, self.hidden = {}, 0
 
     def __enter__(self):

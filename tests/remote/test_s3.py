@@ -12,7 +12,7 @@ from lib.strict_s3 import Key, StrictS3
 
 ODD = ["a b+c", "per%41cent", "ü/✓", "q?a=b&c#d", "plain", "star*'()!~", "a=b@c:d,e;f$",
        "deep/" + "/".join("0123456789")]
-HIDDEN = ["x//y", "a/../b", "a/./b", "slash/end//", "up/.hidden", "bell\x07", "plain/below"]
+HIDDEN = ["x//y", "a/../b", "a/./b", "slash/end//", "bell\x07", "plain/below"]
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def store(server, prefix="", *args, **kwargs):
 @pytest.mark.parametrize("encode", [True, False], ids=["encoded", "plain"])
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "start-after"])
 def test_listing(server, encode, tokens):
-    """Odd keys over many pages; what is no path is hidden and counted; the folder is silent."""
+    """Odd keys over many pages; what is no path is hidden and counted; folders and dot files are not."""
     server.page, server.encode, server.tokens = 3, encode, tokens
     hidden = [k for k in HIDDEN if encode or "\x07" not in k]
-    for key in [*ODD, *hidden, "folder/"]:
+    for key in [*ODD, *hidden, "folder/", ".dot", "up/.dot/below"]:
         server.put(key, data_of(key) if key != "folder/" else b"")
     with store(server) as s:
         got = s.list()

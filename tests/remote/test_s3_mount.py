@@ -58,6 +58,7 @@ def test_a_run_mounted(server, bucket, monkeypatch):
             checks.assert_tree(m.at, want.files(number))
             checks.assert_ranges(m.tree(number) / "model.safetensors",
                                  want.files(number)["model.safetensors"], number)
+        assert "credentials from the environment" in (m.dot / "status").read_text()
         assert_nothing_told(m)
 
 

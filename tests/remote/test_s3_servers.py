@@ -123,7 +123,7 @@ def upload(endpoint, root, done):
 
 
 def test_a_run_mounted(server, bucket, monkeypatch):
-    """Every byte of every version equals the oracle's, while the run goes on; no secret anywhere."""
+    """Every byte of every version equals the oracle's, while the run goes on; nothing is told."""
     _, endpoint = server
     for key, value in driven.environment(keys()).items():
         monkeypatch.setenv(key, value)

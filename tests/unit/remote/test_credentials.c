@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where credentials come from, without a network: the choice, its sentences, asks and stopping. */
+/*
+ * Where credentials come from, without a network: the choice, its sentences, asks and stopping.
+ */
 #include "cache/remote/credentials_private.h"
 
 #include <setjmp.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a bucket is: names, endpoints, regions, styles, and the files of AWS tools. */
+/*
+ * Where a bucket is: names, endpoints, regions, styles, and the files of AWS tools.
+ */
 #include "cache/remote/s3_place.h"
 
 #include "cache/fileio.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XML of listings and errors: what is read, what is refused. */
+/*
+ * XML of listings and errors: what is read, what is refused.
+ */
 #include "cache/remote/xml.h"
 
 #include <setjmp.h>
