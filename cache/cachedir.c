@@ -36,7 +36,7 @@
 enum {
 	TEMP_NAME_SIZE = 64,
 	TEMP_AGE_S = 3600,	 /* a temp file untouched for so long is nobody's */
-	TOUCH_WINDOW = 32 << 20, /* bytes read between two MADV_DONTNEED */
+	TOUCH_WINDOW = 8 << 20, /* bytes read between two MADV_DONTNEED */
 };
 
 /* A file being written: where its bytes are going.  Found by descriptor. */

@@ -52,7 +52,7 @@ void cachedir_sweep(struct cachedir *d, bool (*keep)(const char *name, void *ctx
 
 struct mapping *mapping_ref(struct mapping *m);
 void mapping_unref(struct mapping *m);
-/* Notes that about n bytes of the mapping were read; after every 32 MiB its pages are given back to
+/* Notes that about n bytes of the mapping were read; after every 8 MiB its pages are given back to
  * the kernel's page cache (madvise DONTNEED: they stay cached, but no longer count as ours), so
  * that memory stays bounded. */
 void mapping_touch(struct mapping *m, uint64_t n);

@@ -116,7 +116,8 @@ static int apply_stack(const struct state *s, uint32_t t, uint64_t off, uint8_t 
 			err = patch_apply(p, off + done, dst + done, n);
 			if (err < 0)
 				return err;
-			mapping_touch(s->links[i]->mapping, patch_cost(p, off + done, n));
+			/* A page at least, whatever of it was read. */
+			mapping_touch(s->links[i]->mapping, 4096 + patch_cost(p, off + done, n));
 		}
 		done += n;
 	}
