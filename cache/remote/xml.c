@@ -127,8 +127,7 @@ int xml_walk(const void *bytes, size_t len, const struct xml_reader *reader, str
 	else if (rc < 0 && w.refused != NULL)
 		why_set(why, -rc, "the answer's XML is refused: %s", w.refused);
 	else if (rc < 0 && w.err == 0)
-		why_set(why, -rc, "the answer is not XML (line %lu: %s)",
-			(unsigned long)XML_GetCurrentLineNumber(w.parser),
+		why_set(why, -rc, "the answer is not XML: %s",
 			XML_ErrorString(XML_GetErrorCode(w.parser)));
 	XML_ParserFree(w.parser);
 	buf_release(&w.text);
