@@ -24,7 +24,7 @@
 enum {
 	SPAN = 64 << 20, /* of a longer read at a time, so that its buffers are bounded */
 	BAD_MAX = 8,	 /* pieces found bad in one read, until it goes past the disk */
-	LOOK = 512,	 /* records at a time */
+	AROUND = 128,	 /* pieces behind the range whose records a guest looks at, too */
 };
 
 /* ---- making and ending ---- */
@@ -457,33 +457,6 @@ static int step(struct read *r)
 
 /* ---- reading: a span ---- */
 
-/* A guest looks whether the owner has put there meanwhile what is missing. */
-static void look(struct read *r, uint32_t first, uint32_t last)
-{
-	uint64_t records[LOOK];
-	struct disk_file *file = NULL;
-
-	lock_take(&r->c->lock);
-	if (r->o->file != NULL && !disk_file_writable(r->o->file) &&
-	    memchr(r->o->state + first, PIECE_ABSENT, last - first + 1) != NULL)
-		file = disk_file_ref(r->o->file);
-	lock_release(&r->c->lock);
-	if (file == NULL)
-		return;
-	for (uint32_t p = first, n; p <= last; p += n) {
-		n = MIN(last - p + 1, (uint32_t)LOOK);
-		if (disk_file_records(file, p, n, records) < 0)
-			break;
-		lock_take(&r->c->lock);
-		/* Promoted meanwhile: then the states are right already. */
-		for (uint32_t i = 0; i < n && r->o->file == file; i++)
-			if (records[i] != 0 && r->o->state[p + i] == PIECE_ABSENT)
-				object_stored_locked(r->o, p + i, 1);
-		lock_release(&r->c->lock);
-	}
-	disk_file_unref(file);
-}
-
 /* Plans what the range lacks and what prefetch thinks will be next. */
 static void plan_locked(struct read *r, uint32_t first, uint32_t last, struct fill **batch)
 {
@@ -520,7 +493,7 @@ static int read_span(struct read *r)
 	struct fill *batch = NULL;
 	int rc = 0;
 
-	look(r, first, MIN(last + LOOK / 4, r->o->pieces - 1));
+	object_look(r->o, first, MIN(last + AROUND, r->o->pieces - 1));
 	lock_take(&r->c->lock);
 	r->me = (struct reader){
 		.first = first, .last = last, .until = r->until, .next = r->o->readers};

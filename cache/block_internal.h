@@ -85,12 +85,13 @@ struct block_object {
 	unsigned refs;		/* handles */
 	unsigned busy;		/* others that hold the pointer across an unlock */
 	unsigned pins;
-	bool moving;   /* its files are being opened or removed by one thread, which alone may touch
-			* it; cache->changed tells the end */
-	bool guest;    /* opened while another process owned the directory */
-	bool cold;     /* only loaded to be evicted */
-	bool lost;     /* the store does not have it any more */
-	bool troubled; /* READY pieces became ABSENT: punch only as LEAVING */
+	bool moving; /* its files are being opened or removed by one thread, which alone may touch
+		      * it; cache->changed tells the end */
+	bool guest;  /* opened while another process owned the directory */
+	int64_t look_again_ns; /* a guest without files looks for them not before that */
+	bool cold;	       /* only loaded to be evicted */
+	bool lost;	       /* the store does not have it any more */
+	bool troubled;	       /* READY pieces became ABSENT: punch only as LEAVING */
 	struct reader *readers;
 	struct fill *fills;
 	struct prefetch prefetch;
@@ -179,6 +180,9 @@ int object_open_file(struct block_object *o, struct disk_file **out, uint8_t **o
 /* Takes them over as what is so; `old`: its blocks are the first to go.  file may be NULL. */
 void object_install_locked(struct block_object *o, struct disk_file *file, const uint8_t *state,
 			   bool old);
+
+/* As a guest: looks whether the owner has put pieces there meanwhile that are ABSENT here. */
+void object_look(struct block_object *o, uint32_t first, uint32_t last);
 
 /* block_room.c */
 /* Reserves space for need bytes on disk, evicting as needed; -ENOSPC. */

@@ -14,10 +14,12 @@
 #include <stdlib.h>
 
 #include "cache/block_internal.h"
+#include "cache/clock.h"
 #include "cache/log.h"
 #include "cache/table.h"
 
 enum { RECORDS = 512 };
+static const int64_t LOOK_NS = NSEC_PER_SEC / 4;
 
 struct block_object *object_new(struct blockcache *c, const struct identity *id, uint64_t size,
 				const char *key)
@@ -316,4 +318,58 @@ void object_attach(struct block_object *o)
 	condition_broadcast(&c->changed);
 	lock_release(&c->lock);
 	free(state);
+}
+
+/* A guest that came before the owner had files of the object looks for them now and then. */
+static void look_for_file(struct block_object *o)
+{
+	struct blockcache *c = o->cache;
+	int64_t now = clock_mono_ns();
+	struct disk_file *file = NULL;
+	bool due, foreign;
+
+	lock_take(&c->lock);
+	due = o->guest && o->file == NULL && !o->moving && now >= o->look_again_ns;
+	if (due)
+		o->look_again_ns = now + LOOK_NS;
+	lock_release(&c->lock);
+	if (!due || disk_file_open(c->disk, &o->id, o->size, o->key, &file, &foreign) < 0)
+		return;
+	lock_take(&c->lock);
+	if (o->guest && o->file == NULL && !o->moving && !disk_file_writable(file)) {
+		o->file = file;
+		file = NULL;
+	}
+	lock_release(&c->lock);
+	disk_file_unref(file);
+}
+
+void object_look(struct block_object *o, uint32_t first, uint32_t last)
+{
+	struct blockcache *c = o->cache;
+	uint64_t records[RECORDS];
+	struct disk_file *file = NULL;
+
+	if (c->disk == NULL || disk_owned(c->disk))
+		return;
+	look_for_file(o);
+	lock_take(&c->lock);
+	if (o->file != NULL && !disk_file_writable(o->file) &&
+	    memchr(o->state + first, PIECE_ABSENT, last - first + 1) != NULL)
+		file = disk_file_ref(o->file);
+	lock_release(&c->lock);
+	if (file == NULL)
+		return;
+	for (uint32_t p = first, n; p <= last; p += n) {
+		n = MIN(last - p + 1, (uint32_t)RECORDS);
+		if (disk_file_records(file, p, n, records) < 0)
+			break;
+		lock_take(&c->lock);
+		/* Promoted meanwhile: then the states are right already. */
+		for (uint32_t i = 0; i < n && o->file == file; i++)
+			if (records[i] != 0 && o->state[p + i] == PIECE_ABSENT)
+				object_stored_locked(o, p + i, 1);
+		lock_release(&c->lock);
+	}
+	disk_file_unref(file);
 }
