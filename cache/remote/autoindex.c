@@ -263,7 +263,8 @@ static bool is_listing(const char *text)
 	return false;
 }
 
-/* The quoted value behind href= in a tag that begins at p; NULL: none.  *end: behind the tag. */
+/* The quoted value behind href= in a tag that begins at p; NULL: none.  *end: behind the tag, where
+ * it has an end. */
 static const char *find_href(const char *p, size_t *len, const char **end)
 {
 	const char *close = strchr(p, '>'), *h;
@@ -314,12 +315,12 @@ int autoindex_html(const char *text, size_t len, const char *url, struct autoind
 		struct buf name = {0}, href = {0};
 		size_t n = 0, row;
 		bool directory;
-		const char *value = find_href(p, &n, &p);
+		const char *tag = p, *value;
 
-		if (value == NULL) {
-			p++;
+		p += 3; /* at least */
+		value = find_href(tag, &n, &p);
+		if (value == NULL)
 			continue;
-		}
 		unescape(value, n, &href);
 		if (link_name(url, &dir, buf_str(&href), &name, &directory) > 0) {
 			struct autoindex_entry *e = add(&x, buf_str(&name));

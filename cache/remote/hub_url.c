@@ -360,6 +360,8 @@ int hub_place_parse(const char *text, const char *endpoint, struct hub_place *ou
 	const char *path = after_host(text, endpoint);
 	int rc = set_endpoint(&p, endpoint, why);
 
+	if (rc == 0 && !hub_place_is(text, endpoint))
+		rc = bad(text, why, usage);
 	if (rc == 0)
 		rc = path != NULL ? parse_web(&p, text, path, why) : parse_uri(&p, text, why);
 	if (rc == 0 && p.kind != HUB_BUCKET && p.revision == NULL) {
