@@ -116,7 +116,23 @@ static int run_release(struct stack *s, const char *arg, struct buf *ok, struct 
 
 static int run_prefetch(struct stack *s, const char *arg, struct buf *ok, struct why *why)
 {
-	buf_addstr(ok, "nothing to prefetch: the bucket is a local directory");
+	struct generation *g;
+	uint64_t present, size;
+
+	if (!s->store->remote && (!s->base || !s->base->remote)) {
+		buf_addstr(ok, "nothing to prefetch: the bucket is a local directory");
+		return 0;
+	}
+	g = history_newest(s->history);
+	if (!g || !g->state) {
+		generation_unref(g);
+		return why_set(why, ENOENT, "no version is whole yet");
+	}
+	state_progress(g->state, &present, &size);
+	state_pull(g->state);
+	buf_addf(ok, "pulling version %llu: %llu of %llu bytes are here", (ull)g->version,
+		 (ull)present, (ull)size);
+	generation_unref(g);
 	return 0;
 }
 

@@ -40,6 +40,8 @@ const struct opt_def opt_defs[] = {
 	{"cache-size", 0, "SIZE",
 	 "keep at most SIZE of remote objects' blocks (default: until 1 GiB or 5 % is left free)",
 	 false},
+	{"prefetch", 0, "read|all",
+	 "fetch remote weights as they are read, or all of each new version (default read)", true},
 	{"timeout", 0, "SECONDS",
 	 "a read that waits for the network that long is an error (default 60)", false},
 	{"token-file", 0, "FILE",
@@ -93,103 +95,6 @@ void opts_release(struct opts *o)
 	free(o->profile);
 	buf_release(&o->fuse);
 	opts_init(o);
-}
-
-/* ---- numbers ---- */
-
-struct unit {
-	const char *name; /* lower case */
-	uint64_t factor;
-};
-
-/* A decimal number with an optional fraction and a unit, as value * factor rounded down.  A
- * fraction without a unit that could take it (bytes, nanoseconds) is refused. */
-static int parse_scaled(const char *text, const struct unit *units, size_t count, uint64_t max,
-			uint64_t *out)
-{
-	uint64_t whole = 0, fraction = 0, scale = 1;
-	const char *p = text;
-	size_t digits = 0;
-
-	for (; *p >= '0' && *p <= '9'; p++, digits++)
-		if (mul_overflows(whole, 10, &whole) ||
-		    add_overflows(whole, (uint64_t)(*p - '0'), &whole))
-			return -EINVAL;
-	if (*p == '.') {
-		for (p++; *p >= '0' && *p <= '9'; p++, digits++) {
-			if (scale >= UINT64_C(1000000000))
-				continue;
-			fraction = fraction * 10 + (uint64_t)(*p - '0');
-			scale *= 10;
-		}
-	}
-	if (digits == 0)
-		return -EINVAL;
-	while (*p == ' ')
-		p++;
-	for (size_t i = 0; i < count; i++) {
-		unsigned __int128 v;
-
-		if (strcasecmp(p, units[i].name) != 0)
-			continue;
-		if (units[i].factor == 1 && fraction != 0)
-			return -EINVAL;
-		v = (unsigned __int128)whole * units[i].factor +
-		    (unsigned __int128)fraction * units[i].factor / scale;
-		if (v > max)
-			return -EINVAL;
-		*out = (uint64_t)v;
-		return 0;
-	}
-	return -EINVAL;
-}
-
-int parse_size(const char *text, uint64_t *out)
-{
-	static const struct unit units[] = {
-		{"", 1},
-		{"b", 1},
-		{"k", UINT64_C(1) << 10},
-		{"kib", UINT64_C(1) << 10},
-		{"kb", 1000},
-		{"m", UINT64_C(1) << 20},
-		{"mib", UINT64_C(1) << 20},
-		{"mb", 1000000},
-		{"g", UINT64_C(1) << 30},
-		{"gib", UINT64_C(1) << 30},
-		{"gb", 1000000000},
-		{"t", UINT64_C(1) << 40},
-		{"tib", UINT64_C(1) << 40},
-		{"tb", UINT64_C(1000000000000)},
-	};
-
-	return parse_scaled(text, units, ARRAY_LEN(units), INT64_MAX, out);
-}
-
-int parse_duration_ns(const char *text, int64_t *out)
-{
-	static const struct unit units[] = {
-		{"", 1000000000},     {"s", 1000000000},     {"ms", 1000000},
-		{"us", 1000},	      {"m", 60000000000},    {"min", 60000000000},
-		{"h", 3600000000000}, {"d", 86400000000000},
-	};
-	uint64_t ns;
-
-	if (parse_scaled(text, units, ARRAY_LEN(units), INT64_MAX, &ns) < 0)
-		return -EINVAL;
-	*out = (int64_t)ns;
-	return 0;
-}
-
-static int parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out)
-{
-	static const struct unit units[] = {{"", 1}};
-	uint64_t v;
-
-	if (parse_scaled(text, units, 1, max, &v) < 0 || v < min)
-		return -EINVAL;
-	*out = v;
-	return 0;
 }
 
 /* ---- setting one ---- */
@@ -302,6 +207,14 @@ static int set_times(struct opts *o, const char *name, const char *v, struct why
 	return 0;
 }
 
+static int set_prefetch(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (strcmp(v, "read") != 0 && strcmp(v, "all") != 0)
+		return bad_value(why, name, v, "\"read\" or \"all\"");
+	o->prefetch_all = v[0] == 'a';
+	return 0;
+}
+
 static int set_log_level(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	int level = log_level_parse(v);
@@ -330,6 +243,7 @@ static const struct {
 	{"hole-grace", set_hole_grace, 0, 0},
 	{"timeout", set_timeout, 0, 0},
 	{"times", set_times, 0, 0},
+	{"prefetch", set_prefetch, 0, 0},
 	{"cache-dir", NULL, offsetof(struct opts, cache_dir), 0},
 	{"token-file", NULL, offsetof(struct opts, token_file), 0},
 	{"ca-file", NULL, offsetof(struct opts, ca_file), 0},

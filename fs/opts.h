@@ -19,6 +19,7 @@ struct opts {
 	unsigned keep, threads;
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;
+	bool prefetch_all;		     /* pull every new version's weights near */
 	bool no_sign_request, request_payer; /* of S3 */
 	bool deep;	 /* no option: a tool that wants every object looked into sets it */
 	struct buf fuse; /* comma-separated options for the kernel mount that are not ours */
@@ -51,5 +52,8 @@ int opts_parse(struct opts *o, int argc, char **argv, bool mount, const char **a
 int parse_size(const char *text, uint64_t *out) MUST_CHECK;
 /* "1", "0.25", "500ms", "2m".  -EINVAL. */
 int parse_duration_ns(const char *text, int64_t *out) MUST_CHECK;
+
+/* A plain number from min to max.  -EINVAL. */
+int parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out) MUST_CHECK;
 
 #endif

@@ -260,6 +260,8 @@ static int publish(struct run *r, struct generation *g)
 	r->companions_sig = companions_signature(r);
 	companions_sweep(r, false);
 	folds_retry(r);
+	if (r->config.pull && g->state != NULL)
+		state_pull(g->state);
 	return 0;
 }
 

@@ -21,6 +21,7 @@ struct run_config {
 	uint64_t shard_size;	 /* 0: the reference's own files */
 	int64_t hole_grace_ns;
 	unsigned keep; /* versions for the history */
+	bool pull;     /* pull each new version's base bytes near */
 	bool deep;     /* look into every object, also those that the newest version does not need
 			  (tools) */
 	bool ignore_times; /* do not recognise a restarted run by object times */

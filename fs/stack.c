@@ -209,6 +209,7 @@ static int open_run(struct stack *s, struct why *why)
 		.hole_grace_ns = s->opts->hole_grace_ns,
 		.keep = s->opts->keep,
 		.deep = s->opts->deep,
+		.pull = s->opts->prefetch_all,
 		.ignore_times = s->opts->ignore_times,
 	};
 

@@ -14,6 +14,8 @@
  */
 #include "fs/state.h"
 
+#include "cache/block.h"
+
 #include <stdlib.h>
 
 enum { WIDEN_ELEMENTS = 8192 };
@@ -304,4 +306,22 @@ int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst, si
 		t = next;
 	}
 	return 0;
+}
+
+void state_pull(const struct state *s)
+{
+	for (uint32_t i = 0; i < s->sources->blob_count; i++)
+		blob_pull(s->sources->blobs[i]);
+}
+
+void state_progress(const struct state *s, uint64_t *out_present, uint64_t *out_size)
+{
+	*out_present = *out_size = 0;
+	for (uint32_t i = 0; i < s->sources->blob_count; i++) {
+		struct block_progress p;
+
+		blob_progress(s->sources->blobs[i], &p);
+		*out_present += p.present;
+		*out_size += p.size;
+	}
 }

@@ -77,4 +77,9 @@ void state_unref(struct state *s);
 int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst,
 	       size_t len) MUST_CHECK;
 
+/* Pulls all base bytes near in the background, where they are remote (blob_pull()). */
+void state_pull(const struct state *s);
+/* How many bytes of the objects it reads from are near, of how many. */
+void state_progress(const struct state *s, uint64_t *out_present, uint64_t *out_size);
+
 #endif

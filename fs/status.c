@@ -13,7 +13,8 @@
  */
 #include "fs/status.h"
 
-#include "cache/block.h"
+#include "fs/status_private.h"
+
 #include "cache/cachedir.h"
 #include "cache/clock.h"
 #include "fs/human.h"
@@ -235,29 +236,6 @@ static void text_cache(const struct stack *s, struct buf *out)
 	free(parent);
 }
 
-static void text_blocks(const struct stack *s, struct buf *out)
-{
-	struct blockcache_stats st;
-
-	if (s->blocks == NULL)
-		return;
-	blockcache_stats(s->blocks, &st);
-	buf_addstr(out, "remote bytes: ");
-	human_bytes(out, st.used);
-	buf_addstr(out, " on disk");
-	if (st.limit > 0) {
-		buf_addstr(out, " of at most ");
-		human_bytes(out, st.limit);
-	}
-	buf_addstr(out, st.writing ? ", " : " (not written), ");
-	human_bytes(out, st.hit_bytes);
-	buf_addstr(out, " read from it, ");
-	human_bytes(out, st.fetched_bytes);
-	buf_addf(out, " fetched in %llu requests, %llu failed, ", (ull)st.requests, (ull)st.failed);
-	human_bytes(out, st.evicted_bytes);
-	buf_addf(out, " evicted, %llu found damaged\n", (ull)st.damaged);
-}
-
 static void text_store(struct store *store, const char *what, struct buf *out)
 {
 	struct buf text = {0};
@@ -295,7 +273,7 @@ void status_text(struct stack *s, struct buf *out)
 		 (ull)counter(&counters.versions_published));
 	text_cache(s, out);
 	buf_addstr(out, "\n");
-	text_blocks(s, out);
+	status_blocks_text(s, out);
 	buf_addf(out, "weightfs %s\n", WEIGHTFS_VERSION);
 	view_release(&v);
 }
@@ -395,31 +373,6 @@ static json_t *counters_json(void)
 	return o;
 }
 
-/* null: nothing is remote. */
-static json_t *blocks_json(const struct stack *s)
-{
-	struct blockcache_stats st;
-	json_t *o;
-
-	if (s->blocks == NULL)
-		return json_null();
-	blockcache_stats(s->blocks, &st);
-	o = json_object();
-	put(o, "path", text_json(st.path));
-	put(o, "writing", json_boolean(st.writing));
-	put(o, "limit", st.limit > 0 ? number_json(st.limit) : json_null());
-	put(o, "disk_bytes", number_json(st.used));
-	put(o, "memory_bytes", number_json(st.memory));
-	put(o, "hit_bytes", number_json(st.hit_bytes));
-	put(o, "fetches", number_json(st.requests));
-	put(o, "failed", number_json(st.failed));
-	put(o, "fetched_bytes", number_json(st.fetched_bytes));
-	put(o, "stored_bytes", number_json(st.stored_bytes));
-	put(o, "evicted_bytes", number_json(st.evicted_bytes));
-	put(o, "damaged", number_json(st.damaged));
-	return o;
-}
-
 static void put_generation(const struct view *v, json_t *root)
 {
 	const struct generation *g = v->weights ? v->current : NULL;
@@ -465,7 +418,7 @@ void status_json(struct stack *s, struct buf *out)
 	    v.report != NULL ? json_real((double)v.report->scanned_real_ns / NSEC_PER_SEC)
 			     : json_null());
 	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
-	put(root, "blocks", blocks_json(s));
+	put(root, "blocks", status_blocks_json(s));
 	put(root, "counters", counters_json());
 	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
 	if (text == NULL)

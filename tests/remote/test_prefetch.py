@@ -1,0 +1,61 @@
+"""--prefetch all: a version's bytes come near without anybody reading them, and are read from there."""
+
+import pytest
+
+from lib import models, oracle, trl
+from lib.mounted import Mount, run, wait_until
+from lib.nginx import Nginx
+
+SPEC = {"w.weight": ("BF16", (1024, 2048)), "v.weight": ("BF16", (700, 1000))}
+
+
+@pytest.fixture
+def server(bucket, scratch):
+    """nginx over a run of two versions."""
+    models.publish(trl.Run(bucket, "v3"), models.states(51, 2, SPEC))
+    with Nginx(bucket, scratch / "nginx") as one:
+        yield one
+
+
+def near(m):
+    """Bytes of the newest version's objects that are in the cache, and of how many."""
+    blocks = m.status()["blocks"]
+    return blocks["newest_present"], blocks["newest_size"]
+
+
+def read_all(m):
+    """The weights, through the mount."""
+    return (m.at / "model.safetensors").read_bytes()
+
+
+def weights_asked(server):
+    """Ranges of the anchor that were asked for so far."""
+    return sum("anchors/" in line and line.startswith("GET") for line in server.log())
+
+
+def test_all(server, bucket):
+    """Everything comes by itself; reading it then asks the server for nothing."""
+    with Mount(server.url("json"), args=["--prefetch", "all", "--times", "ignore"]) as m:
+        m.wait_version(2)
+        wait_until(lambda: near(m)[0] == near(m)[1] > 0, lambda: f"near: {near(m)}")
+        asked = weights_asked(server)
+        want = oracle.Oracle(bucket, trust_times=False).files(2)["model.safetensors"]
+        assert read_all(m) == want
+        assert weights_asked(server) == asked
+        assert " near\n" in (m.dot / "status").read_text()
+
+
+def test_on_demand(server, bucket):
+    """By default only what is read comes; `prefetch` through control brings the rest."""
+    with Mount(server.url("json"), args=["--times", "ignore"]) as m:
+        m.wait_version(2)
+        present, size = near(m)
+        assert present < size
+        assert "pulling version 2" in m.control("prefetch")
+        wait_until(lambda: near(m)[0] == near(m)[1], lambda: f"near: {near(m)}")
+
+
+def test_wrong_word(server, scratch):
+    """The option takes one of two words."""
+    done = run("mount", "--prefetch", "some", server.url("json"), scratch, check=False)
+    assert done.returncode == 2 and "read" in done.stderr and "all" in done.stderr
