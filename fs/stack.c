@@ -30,6 +30,7 @@
 
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/prctl.h>
 
 /* The network client, which all remote stores of the stack share. */
 static int need_http(struct stack *s, struct why *why)
@@ -42,6 +43,9 @@ static int need_http(struct stack *s, struct why *why)
 		.inactivity_ms = MIN(half_ms, 30000),
 	};
 
+	/* Credentials will be in memory, and a core file is read by more people than may have them.
+	 */
+	prctl(PR_SET_DUMPABLE, 0);
 	return s->http != NULL ? 0 : http_new(&options, &s->http, why);
 }
 
