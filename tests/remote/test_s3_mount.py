@@ -114,6 +114,37 @@ def test_overwritten_anchor(bucket, monkeypatch):
             print(f"{read} pages came")
 
 
+def test_offline(server, bucket, monkeypatch, scratch):
+    """A warm cache, no bucket and no service for credentials: the last versions, and back again."""
+    models.write_companions(bucket)
+    run = trl.Run(bucket, "v3", interval=100)
+    models.publish(run, STATES[:2])
+    server.put_tree(bucket)
+    want = oracle.Oracle(bucket)
+    with AwsFakes(server) as fakes:
+        set_environment(monkeypatch, {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": fakes.origin + "/container",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN": fakes.container_token})
+        args = ["--endpoint-url", server.endpoint]
+        with Mount("s3://bucket", args=args, work=scratch) as m:
+            m.wait_version(2)
+            checks.assert_tree(m.at, want.files(2))
+        server.s3.stop()
+        server.cdn.stop()
+        fakes.server.stop()
+        with Mount("s3://bucket", args=args, work=scratch) as m:
+            m.wait_version(2)
+            checks.assert_tree(m.at, want.files(2))
+            assert "offline" in (m.dot / "status").read_text()
+            for one in (server.s3, server.cdn, fakes.server):
+                one.start()
+            run.sync(STATES[2])
+            server.put_tree(bucket)
+            m.wait_version(3)
+            checks.assert_tree(m.at, want.files(3))
+            assert_nothing_told(m)
+
+
 def test_wrong_keys_do_not_mount(bucket, monkeypatch, scratch):
     """One sentence, exit code 1, no mount."""
     with StrictS3() as server:
