@@ -195,7 +195,7 @@ check_openings() {
             NR == 1 && $0 != "/* SPDX-License-Identifier: Apache-2.0 */" {
                 print file ": does not begin with the SPDX line" }
             NR == 2 && $0 !~ /^\/\*/ { print file ": has no opening comment"; exit }
-            NR > 2 && /\*\// { if (file ~ /\.c$/ && file !~ /^tests/ && NR < 6)
+            NR >= 2 && /\*\// { if (file ~ /\.c$/ && file !~ /^tests/ && NR < 6)
                 print file ": its opening comment is too short to say what it is"; exit }'
     done >>"$found"
     for file in "${shell_files[@]}"; do
