@@ -6,7 +6,8 @@
  * other processes and later runs only ever see whole files.  In memory a file is a memfd, and the
  * names are kept in a table.  One may turn into the other once, disk into memory: at the start when
  * the directory cannot be made or written, later when it has been deleted or become unwritable
- * under us (logged once).  Files on disk that can still be read stay readable after that.
+ * under us (logged once).  Files on disk that can still be read stay readable after that.  A full
+ * disk is no such turn: there may be space for the next file.
  *
  * The lock guards the tables and nothing slow: descriptors are opened, written, synced and closed
  * outside of it.  `in_memory` is atomic and only ever becomes true.
@@ -35,7 +36,7 @@
 
 enum {
 	TEMP_NAME_SIZE = 64,
-	TEMP_AGE_S = 3600,	 /* a temp file untouched for so long is nobody's */
+	TEMP_AGE_S = 3600,	/* a temp file untouched for so long is nobody's */
 	TOUCH_WINDOW = 8 << 20, /* bytes read between two MADV_DONTNEED */
 };
 
@@ -59,6 +60,7 @@ struct cachedir {
 	struct lock lock;    /* guards what follows */
 	struct table *temps; /* fd → struct temp */
 	struct table *files; /* name → struct memory_file */
+	bool warned_full;    /* atomic */
 };
 
 /* ---- mappings ---- */
@@ -336,6 +338,29 @@ static int keep_in_memory(struct cachedir *d, const char *name, int fd)
 
 /* ---- files ---- */
 
+static bool is_full(int err)
+{
+	return err == -ENOSPC || err == -EDQUOT;
+}
+
+static int new_memory_file(void)
+{
+	int fd = memfd_create("weightfs-cache", MFD_CLOEXEC);
+
+	return fd >= 0 ? fd : -errno;
+}
+
+static void warn_full(struct cachedir *d, int err)
+{
+	char shown[256];
+
+	if (__atomic_exchange_n(&d->warned_full, true, __ATOMIC_RELAXED))
+		return;
+	log_warning("cache directory '%s' is full (%s): patches are kept in memory while it is",
+		    printable(shown, sizeof(shown), d->path, strlen(d->path)),
+		    strerrordesc_np(-err));
+}
+
 int cachedir_create(struct cachedir *d, int *out_fd)
 {
 	struct temp *t = calloc(1, sizeof(*t));
@@ -347,12 +372,12 @@ int cachedir_create(struct cachedir *d, int *out_fd)
 		fd = open_temp(d, t->name);
 		if (fd == -ENOENT || fd == -EROFS || fd == -EACCES || fd == -EPERM)
 			switch_to_memory(d, -fd);
+		else if (is_full(fd))
+			warn_full(d, fd);
 	}
-	if (is_in_memory(d) && fd < 0) {
+	if ((is_in_memory(d) || is_full(fd)) && fd < 0) {
 		t->name[0] = '\0';
-		fd = memfd_create("weightfs-cache", MFD_CLOEXEC);
-		if (fd < 0)
-			fd = -errno;
+		fd = new_memory_file();
 	}
 	if (fd < 0) {
 		free(t);
@@ -367,6 +392,30 @@ int cachedir_create(struct cachedir *d, int *out_fd)
 	else
 		*out_fd = fd;
 	return rc;
+}
+
+bool cachedir_spill(struct cachedir *d, int fd, int err)
+{
+	struct temp *t;
+	int memory;
+
+	lock_take(&d->lock);
+	t = table_get(d->temps, (uint64_t)fd);
+	lock_release(&d->lock);
+	if (t == NULL || t->name[0] == '\0' || !is_full(err))
+		return false;
+	memory = new_memory_file();
+	if (memory < 0)
+		return false;
+	/* The place of the old file's descriptor, whose space comes back with that. */
+	err = dup3(memory, fd, O_CLOEXEC);
+	close(memory);
+	if (err < 0)
+		return false;
+	unlinkat(d->dirfd, t->name, 0);
+	t->name[0] = '\0';
+	warn_full(d, -ENOSPC);
+	return true;
 }
 
 /* The temp file of fd, which is the caller's from here on. */

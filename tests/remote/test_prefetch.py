@@ -1,4 +1,4 @@
-"""--prefetch all: a version's bytes come near without anybody reading them, and are read from there."""
+"""--prefetch all: a version's bytes come near without a reader, and are read from there."""
 
 import pytest
 

@@ -35,7 +35,7 @@ def store(server, prefix="", *args, **kwargs):
 @pytest.mark.parametrize("encode", [True, False], ids=["encoded", "plain"])
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "start-after"])
 def test_listing(server, encode, tokens):
-    """Odd keys over many pages; what is no path is hidden and counted; folders, dot files are not."""
+    """Odd keys over many pages; what is no path is hidden and counted; folders are not."""
     server.page, server.encode, server.tokens = 3, encode, tokens
     hidden = [k for k in HIDDEN if encode or "\x07" not in k]
     for key in [*ODD, *hidden, "folder/", ".dot", "up/.dot/below"]:
