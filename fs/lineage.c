@@ -171,6 +171,28 @@ const struct step *lineage_find(const struct lineage *l, uint64_t number)
 	return NULL;
 }
 
+/* The time of the run's first object. */
+static int64_t first_mtime(const struct lineage *l)
+{
+	const struct object *a = l->steps[0].anchor, *d = l->steps[0].delta;
+
+	if (a == NULL || d == NULL)
+		return a != NULL ? a->mtime_ns : d->mtime_ns;
+	return MIN(a->mtime_ns, d->mtime_ns);
+}
+
+const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint64_t below)
+{
+	for (size_t i = 0; i < l->stray_count; i++) {
+		const struct stray *s = &l->strays[i];
+
+		if (s->kind == STRAY_SUPERSEDED && s->number > above && s->number < below &&
+		    s->object->mtime_ns >= first_mtime(l))
+			return s;
+	}
+	return NULL;
+}
+
 void lineage_label(const struct lineage *l, char out[9])
 {
 	static const char hex[] = "0123456789abcdef";

@@ -9,6 +9,10 @@
  * was left behind by an earlier run in the same place: a trainer's counter starts from 1 at every
  * restart and overwrites low numbers only.  Such an object is *superseded* and never chained.  A
  * bucket that was copied without its times needs ignore_times.
+ *
+ * What an earlier run left is older than all of this one.  An object that is superseded and yet not
+ * older than the run's first may be this run's own (a clock that was set back, a copy that kept
+ * some of the times): its number is no hole that a later delta may be applied across.
  */
 #ifndef FS_LINEAGE_H
 #define FS_LINEAGE_H
@@ -49,6 +53,8 @@ int lineage_order(const struct listing *listing, bool ignore_times, struct linea
 void lineage_release(struct lineage *l);
 /* The step of that number, or NULL. */
 const struct step *lineage_find(const struct lineage *l, uint64_t number);
+/* A superseded object with a number between the two that may be this run's own; NULL: none. */
+const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint64_t below);
 /* True for keys under anchors/, deltas/ and steps/. */
 bool lineage_owns(const char *key);
 /* 8 hex digits from the identity of the lineage's first object. */

@@ -11,7 +11,8 @@
  * Holes: v2 and v3 of TRL use a number up when nothing changed and write no file.  A hole counts as
  * settled once a higher number has been there for the grace time; in v1, which never skips a
  * number, a hole is a missing object.  So is, in any format, a number that we have seen an object
- * for: what follows was made on top of it.
+ * for: what follows was made on top of it.  Nor is it one where an object lies that was set aside
+ * as an earlier run's without being older than all of this run.
  */
 #include "fs/run_internal.h"
 
@@ -156,6 +157,7 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 		   const struct look *h)
 {
 	size_t gone = known_at(r, low->number + 1);
+	const struct stray *unsure;
 
 	if (h->base_version >= 0 && (uint64_t)h->base_version != low->number) {
 		obstacle(r, high->number,
@@ -171,6 +173,17 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 			 "version %llu is missing: its object was here and is gone, and version "
 			 "%llu builds on it",
 			 (unsigned long long)r->known.v[gone], (unsigned long long)high->number);
+		return false;
+	}
+	unsure = lineage_unsure(&r->lineage, low->number, high->number);
+	if (unsure != NULL) {
+		obstacle(
+			r, high->number,
+			"version %llu may build on %.200s, which is older than %.200s but not than "
+			"this run; if it belongs to this run, the times mean nothing: --times "
+			"ignore",
+			(unsigned long long)high->number, unsure->object->key,
+			unsure->against->key);
 		return false;
 	}
 	if (!h->holes_legal) {
@@ -297,6 +310,7 @@ bool plan_hole_legal(struct run *r, const struct plan *p, uint64_t version)
 	struct look look;
 
 	if (p->last + 1 >= r->lineage.step_count || above->number < version ||
+	    lineage_unsure(&r->lineage, r->lineage.steps[p->last].number, above->number) != NULL ||
 	    (at < r->known.count && r->known.v[at] <= version))
 		return false;
 	look_into(r, above, &look);

@@ -115,6 +115,15 @@ class Oracle:
                 newest = mtime
         return kept
 
+    def unsure(self):
+        """Numbers whose objects are left out and yet not older than all of the run."""
+        kept = self.paths()
+        numbers = {number for number, _ in kept}
+        first = min((path.stat().st_mtime_ns for n, path in kept if n == kept[0][0]), default=0)
+        everything = Oracle(self.root, trust_times=False).paths()
+        return {number for number, path in everything
+                if number not in numbers and path.stat().st_mtime_ns >= first}
+
     def objects(self):
         """{number: [Object]}."""
         out = {}
@@ -135,6 +144,7 @@ class Oracle:
         """{number: {name: Tensor}} of every version that is whole, in order."""
         objects = self.objects()
         reference = self.reference(objects)
+        unsure = self.unsure()
         out, state, previous = {}, None, None
         for number in sorted(objects):
             parts = {}
@@ -145,7 +155,8 @@ class Oracle:
                 state = dict(full)
             elif state is None:
                 continue
-            elif number != previous + 1 and not objects[number][0].holes_legal:
+            elif number != previous + 1 and not objects[number][0].holes_legal or any(
+                    previous < n < number for n in unsure):
                 state = None
                 continue
             else:

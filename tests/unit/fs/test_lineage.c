@@ -132,6 +132,30 @@ static void superseded(void **state)
 	       {"deltas/step_000002.safetensors", 99}, {"deltas/step_000003.safetensors", 98});
 }
 
+/* What is set aside and may yet be of this run: between which numbers it is asked for counts. */
+static void unsure(void **state)
+{
+	const struct entry entries[] = {
+		{"anchors/step_1.safetensors", 10}, {"deltas/step_2.safetensors", 30},
+		{"deltas/step_3.safetensors", 9},   {"deltas/step_4.safetensors", 10},
+		{"deltas/step_5.safetensors", 29},  {"deltas/step_6.safetensors", 40},
+	};
+	struct listing listing;
+	struct lineage l;
+
+	fill(&listing, entries, ARRAY_LEN(entries));
+	assert_int_equal(lineage_order(&listing, false, &l), 0);
+	assert_int_equal(l.step_count, 3);
+	assert_int_equal(l.stray_count, 3);
+	assert_ptr_equal(lineage_unsure(&l, 2, 6), &l.strays[1]);
+	assert_ptr_equal(lineage_unsure(&l, 4, 6), &l.strays[2]);
+	assert_null(lineage_unsure(&l, 2, 4));
+	assert_null(lineage_unsure(&l, 5, 6));
+	assert_null(lineage_unsure(&l, 6, UINT64_MAX));
+	lineage_release(&l);
+	listing_release(&listing);
+}
+
 /* The time of what cannot be used says nothing, about others or itself. */
 static void unusable(void **state)
 {
@@ -212,6 +236,7 @@ int main(void)
 		cmocka_unit_test(numbers_as_numbers),
 		cmocka_unit_test(both_of_one_number),
 		cmocka_unit_test(superseded),
+		cmocka_unit_test(unsure),
 		cmocka_unit_test(unusable),
 		cmocka_unit_test(strange_names),
 		cmocka_unit_test(nothing),
