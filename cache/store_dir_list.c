@@ -11,8 +11,9 @@
  * would lie below itself, and so many links in all, since a few of them can unfold to
  * exponentially many paths.
  *
- * The root is held by descriptor.  When it has been deleted and there is a directory again at its
- * path (a run started anew), that takes its place, watch included.
+ * The root is held by descriptor, so it may be renamed.  When there is another directory at its
+ * path (the old one moved away or deleted and a run started anew, or something mounted there), that
+ * takes its place, watch included.
  */
 #include "cache/store_dir.h"
 
@@ -265,28 +266,36 @@ static int walk_dir(struct walk *w, int fd, unsigned depth)
 	return rc;
 }
 
-/* A fresh descriptor of the root; of the new one, when the old has been deleted. */
+/* A fresh descriptor of what is at the root's path now, which becomes the root; of the old one,
+ * while there is nothing. */
 static int open_root(struct dir_store *d)
 {
-	struct stat st;
-	int fd, rc = 0;
+	int fd = open(d->real, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+	struct stat old, now;
 
-	if (fstat(d->root_fd, &st) < 0)
-		return -errno;
-	if (st.st_nlink > 0) {
+	if (fstat(d->root_fd, &old) < 0 || (fd >= 0 && fstat(fd, &now) < 0)) {
+		rc = -errno;
+		goto failed;
+	}
+	if (fd < 0) {
+		rc = -errno;
+		if (old.st_nlink == 0)
+			goto failed;
 		fd = openat(d->root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		return fd >= 0 ? fd : -errno;
 	}
-	fd = open(d->real, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
+	if (now.st_dev == old.st_dev && now.st_ino == old.st_ino)
+		return fd;
 	if (dup3(fd, d->root_fd, O_CLOEXEC) < 0) {
 		rc = -errno;
-		close(fd);
-		return rc;
+		goto failed;
 	}
 	store_dir_watch_rescan(d); /* before reading names, so that nothing falls in between */
 	return fd;
+failed:
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }
 
 static int compare_objects(const void *a, const void *b)
