@@ -407,7 +407,7 @@ int assemble_tree(struct run *r, struct state *state, uint64_t version, int64_t 
 	if (err == 0 && state != NULL)
 		err = put_weights(r, g->root, state, mtime_ns, like);
 	if (err == 0)
-		err = companions_put(r, g->root);
+		err = companions_put(r, g->root, &r->companions_made);
 	if (err < 0) {
 		generation_unref(g);
 		return err;

@@ -6,6 +6,10 @@
  * Weights in any format are left out: stale ones beside current ones would be a trap, since an
  * engine may prefer them.  A companion's node is the same in all generations as long as its object
  * is, so its inode and cached pages are, too.
+ *
+ * One that is being written where it lies, or cannot be opened at the moment, is shown as it was
+ * before, or not yet: every round asks again, so the signature is made of what is shown, not of
+ * what is listed.
  */
 #include "fs/run_internal.h"
 
@@ -52,19 +56,6 @@ static const struct listing *listing_of(const struct run *r)
 	return r->base != NULL ? &r->base->listing : &r->current->listing;
 }
 
-uint64_t companions_signature(const struct run *r)
-{
-	const struct listing *l = listing_of(r);
-	uint64_t sig = 0;
-
-	for (size_t i = 0; i < l->count; i++)
-		if (l->v[i].err == 0 && is_companion(r, l->v[i].key)) {
-			sig = XXH3_64bits_withSeed(l->v[i].key, strlen(l->v[i].key), sig);
-			sig = XXH3_64bits_withSeed(l->v[i].id.bytes, sizeof(l->v[i].id.bytes), sig);
-		}
-	return sig;
-}
-
 static void companion_free(struct companion *c)
 {
 	if (c == NULL)
@@ -74,45 +65,109 @@ static void companion_free(struct companion *c)
 	free(c);
 }
 
-static struct companion *companion_new(struct run *r, const struct object *o, const char *slot)
+/* Opens a companion unless somebody is writing it: -EAGAIN. */
+static int companion_open(struct run *r, const struct object *o, struct blob **out)
 {
 	struct store *store = r->base != NULL ? r->config.base : r->config.store;
-	struct companion *c = calloc(1, sizeof(*c));
 	struct blob *blob = NULL;
+	int err = blob_open(store, o, false, &blob, NULL);
 
-	if (c == NULL)
-		return NULL;
-	c->slot = strdup(slot);
-	if (c->slot != NULL && blob_open(store, o, true, &blob, NULL) == 0)
-		c->node = node_blob(r->config.nodes, blob, o->mtime_ns);
+	if (err == 0 && blob->handle != NULL)
+		err = store_settled(blob->handle);
 	blob_unref(blob);
-	if (c->node == NULL || table_put_str(r->companions, c->slot, c) < 0) {
-		companion_free(c);
-		return NULL;
-	}
-	return c;
+	return err < 0 ? err : blob_open(store, o, true, out, NULL);
 }
 
-/* Borrowed; NULL: cannot be opened. */
-static struct node *companion_node(struct run *r, const struct object *o)
+static int companion_new(struct run *r, const struct object *o, const char *slot,
+			 struct companion **out)
+{
+	struct companion *c = calloc(1, sizeof(*c));
+	struct blob *blob = NULL;
+	int err = companion_open(r, o, &blob);
+
+	if (err == 0 && c != NULL) {
+		c->slot = strdup(slot);
+		c->node = node_blob(r->config.nodes, blob, o->mtime_ns);
+	}
+	blob_unref(blob);
+	if (err == 0 && (c == NULL || c->slot == NULL || c->node == NULL))
+		err = -ENOMEM;
+	if (err == 0)
+		err = table_put_str(r->companions, c->slot, c);
+	if (err < 0)
+		companion_free(c);
+	else
+		*out = c;
+	return err;
+}
+
+/* The node for a companion as it is listed; borrowed. */
+static int companion_node(struct run *r, const struct object *o, struct node **out)
 {
 	struct companion *c;
 	char *slot = NULL, hex[33];
+	int err = 0;
 
+	if (o->err != 0)
+		return -o->err;
 	identity_hex(&o->id, hex);
 	if (asprintf(&slot, "%s %s", hex, o->key) < 0)
-		return NULL;
+		return -ENOMEM;
 	c = table_get_str(r->companions, slot);
 	if (c == NULL)
-		c = companion_new(r, o, slot);
+		err = companion_new(r, o, slot, &c);
 	free(slot);
-	return c != NULL ? c->node : NULL;
+	if (err == 0)
+		*out = c->node;
+	return err;
 }
 
-int companions_put(struct run *r, struct node *root)
+/* What is shown of it, borrowed: as listed, or as it was.  NULL: nothing; *out_err says why. */
+static struct node *shown_node(struct run *r, const struct object *o, int *out_err)
+{
+	struct node *node = NULL;
+
+	*out_err = companion_node(r, o, &node);
+	if (*out_err == -EAGAIN)
+		r->unsettled = true;
+	if (*out_err < 0 && o->err == 0 && r->newest != NULL) {
+		node = node_walk(r->newest->root, o->key);
+		if (node != NULL && node->kind != NODE_BLOB)
+			node = NULL;
+	}
+	return node;
+}
+
+static uint64_t sign(uint64_t sig, const char *key, const struct node *node)
+{
+	sig = XXH3_64bits_withSeed(key, strlen(key), sig);
+	return XXH3_64bits_withSeed(&node->ino, sizeof(node->ino), sig);
+}
+
+uint64_t companions_signature(struct run *r)
+{
+	const struct listing *l = listing_of(r);
+	uint64_t sig = 0;
+
+	for (size_t i = 0; i < l->count; i++) {
+		const struct object *o = &l->v[i];
+		const struct node *node;
+		int err;
+
+		if (!is_companion(r, o->key))
+			continue;
+		node = shown_node(r, o, &err);
+		if (node != NULL)
+			sig = sign(sig, o->key, node);
+	}
+	return sig;
+}
+
+int companions_put(struct run *r, struct node *root, uint64_t *out_sig)
 {
 	const struct listing *l = listing_of(r);
 
+	*out_sig = 0;
 	for (size_t i = 0; i < l->count; i++) {
 		const struct object *o = &l->v[i];
 		struct node *node;
@@ -120,11 +175,16 @@ int companions_put(struct run *r, struct node *root)
 
 		if (!is_companion(r, o->key))
 			continue;
-		node = o->err == 0 ? companion_node(r, o) : NULL;
+		node = shown_node(r, o, &err);
 		if (node == NULL) {
-			run_note(r, "companion file %.200s cannot be read and is left out", o->key);
+			run_note(r,
+				 err == -EAGAIN
+					 ? "companion file %.200s is still being written"
+					 : "companion file %.200s cannot be read and is left out",
+				 o->key);
 			continue;
 		}
+		*out_sig = sign(*out_sig, o->key, node);
 		err = node_put(root, o->key, node);
 		if (err == -EEXIST)
 			run_note(r, "companion file %.200s is hidden by a weight file of that name",

@@ -257,7 +257,7 @@ static int publish(struct run *r, struct generation *g)
 		return err;
 	generation_unref(r->newest);
 	r->newest = generation_ref(g);
-	r->companions_sig = companions_signature(r);
+	r->companions_sig = r->companions_made; /* of the tree just made */
 	companions_sweep(r, false);
 	folds_retry(r);
 	if (r->config.pull && g->state != NULL)

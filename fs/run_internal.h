@@ -126,6 +126,7 @@ struct run {
 	size_t fold_count;
 	struct table *companions;  /* identity and key -> struct companion */
 	uint64_t companions_sig;   /* of what the newest generation shows */
+	uint64_t companions_made;  /* of what the last tree made has */
 	struct generation *newest; /* last published, a reference */
 	struct identity shown;	   /* of the objects it is made of */
 	int64_t last_mtime_ns;
@@ -239,9 +240,10 @@ struct target target_of_state(const struct state *s);
 struct target target_make(struct layout *layout, const struct sources *now);
 
 /* companions.c */
-uint64_t companions_signature(const struct run *r);
-/* Puts them all into a tree being made. */
-int companions_put(struct run *r, struct node *root) MUST_CHECK;
+/* Of what would be shown now. */
+uint64_t companions_signature(struct run *r);
+/* Puts them all into a tree being made; *out_sig: the signature of what was put. */
+int companions_put(struct run *r, struct node *root, uint64_t *out_sig) MUST_CHECK;
 void companions_sweep(struct run *r, bool all); /* drops those no longer listed (or all) */
 
 /* report.c */
