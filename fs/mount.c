@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -177,6 +178,17 @@ static int check_point(struct mount *m, bool nonempty, struct why *why)
 	return ret;
 }
 
+/* Objects that versions are made of, and large companions, are held by descriptor. */
+static void raise_open_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 static int open_log(struct mount *m, struct why *why)
 {
 	const struct opts *o = m->opts;
@@ -325,6 +337,7 @@ static int prepare(struct mount *m, struct why *why)
 	int ret = open_log(m, why);
 
 	umask(077);
+	raise_open_files();
 	if (ret == 0)
 		ret = check_rights(m->opts, why);
 	if (ret == 0)
