@@ -58,19 +58,21 @@ static int run_refresh(struct stack *s, const char *arg, struct buf *ok, struct 
 
 static int run_pin(struct stack *s, const char *arg, struct buf *ok, struct why *why)
 {
-	uint64_t version = 0;
+	uint64_t version = 0, pinned = 0;
 	int ret = parse_version(arg, &version, why);
 
 	if (ret < 0)
 		return ret;
-	ret = watch_pin(s->watch, version, why);
+	ret = watch_pin(s->watch, version, &pinned, why);
 	if (ret < 0) {
 		if (!why->text[0])
 			why_set(why, -ret, "version %llu cannot be had: %s", (ull)version,
 				strerrordesc_np(-ret));
 		return ret;
 	}
-	buf_addf(ok, "pinned %llu", (ull)version);
+	buf_addf(ok, "pinned %llu", (ull)pinned);
+	if (pinned != version)
+		buf_addf(ok, ", since nothing changed from there to %llu", (ull)version);
 	return 0;
 }
 

@@ -39,7 +39,7 @@ static const int64_t COALESCE_MAX_NS = NSEC_PER_SEC;
 static const int64_t TICK_NS = NSEC_PER_SEC;
 
 struct pin {
-	uint64_t version;
+	uint64_t version; /* as asked for; when done, what is pinned */
 	struct why *why;
 	struct pin *next;
 	int err;
@@ -219,36 +219,37 @@ static void scan(struct watch *w)
 	lock_release(&w->lock);
 }
 
-static int build_pinned(struct watch *w, uint64_t version, struct why *why)
+static int build_pinned(struct watch *w, uint64_t *version, struct why *why)
 {
 	struct generation *g;
-	int err = run_build(w->run, version, &g, why);
+	int err = run_build(w->run, *version, &g, why);
 
 	if (err < 0)
 		return err;
 	/* A number that the trainer skipped is the version before it, which may be there. */
-	err = history_pin(w->history, g->version);
+	*version = g->version;
+	err = history_pin(w->history, *version);
 	if (err == -ENOENT)
 		err = history_add_pinned(w->history, g);
 	generation_unref(g);
 	if (err < 0)
 		return why_set(why, -err, "version %llu cannot be kept",
-			       (unsigned long long)version);
+			       (unsigned long long)*version);
 	return 0;
 }
 
-static int do_pin(struct watch *w, uint64_t version, struct why *why)
+static int do_pin(struct watch *w, uint64_t *version, struct why *why)
 {
 	int err;
 
-	if (history_pin(w->history, version) == 0)
+	if (history_pin(w->history, *version) == 0)
 		return 0;
 	err = build_pinned(w, version, why);
 	if (err != -ENOENT)
 		return err;
 	/* It may have arrived since the last look. */
 	scan(w);
-	if (history_pin(w->history, version) == 0)
+	if (history_pin(w->history, *version) == 0)
 		return 0;
 	return build_pinned(w, version, why);
 }
@@ -267,12 +268,13 @@ static void do_pins(struct watch *w)
 		lock_release(&w->lock);
 		if (pin == NULL)
 			return;
-		err = do_pin(w, version, &why);
+		err = do_pin(w, &version, &why);
 		lock_take(&w->lock);
 		w->first = pin->next;
 		if (w->first == NULL)
 			w->last = &w->first;
 		pin->err = err;
+		pin->version = version;
 		if (err < 0 && pin->why != NULL)
 			*pin->why = why;
 		pin->done = true;
@@ -433,7 +435,7 @@ int watch_refresh(struct watch *w, bool wait)
 	return err;
 }
 
-int watch_pin(struct watch *w, uint64_t version, struct why *why)
+int watch_pin(struct watch *w, uint64_t version, uint64_t *out_pinned, struct why *why)
 {
 	struct pin pin = {.version = version, .why = why, .err = -ECANCELED};
 
@@ -448,5 +450,7 @@ int watch_pin(struct watch *w, uint64_t version, struct why *why)
 	lock_release(&w->lock);
 	if (pin.err == -ECANCELED)
 		why_set(why, ECANCELED, "the mount is being taken down");
+	if (pin.err == 0 && out_pinned != NULL)
+		*out_pinned = pin.version;
 	return pin.err;
 }

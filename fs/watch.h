@@ -20,7 +20,8 @@ void watch_free(struct watch *w);
 
 /* Scans now; with `wait` returns when a scan that began after the call has ended: its result. */
 int watch_refresh(struct watch *w, bool wait) MUST_CHECK;
-/* Brings a version into the history and pins it.  Blocks. */
-int watch_pin(struct watch *w, uint64_t version, struct why *why) MUST_CHECK;
+/* Brings a version into the history and pins it.  Blocks.  *out_pinned (NULL is fine): its number,
+ * which is a lower one where the trainer skipped `version`. */
+int watch_pin(struct watch *w, uint64_t version, uint64_t *out_pinned, struct why *why) MUST_CHECK;
 
 #endif

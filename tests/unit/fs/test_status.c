@@ -247,19 +247,19 @@ static void pins(void **state)
 	put_anchor(w);
 	put_delta(w, "deltas/step_000002.safetensors", false);
 	expect_line(w, "version 2 = ", "");
-	assert_int_equal(watch_pin(w->s->watch, 1, &why), 0);
+	assert_int_equal(watch_pin(w->s->watch, 1, NULL, &why), 0);
 	g = history_version(w->s->history, 1);
 	assert_non_null(g);
 	generation_unref(g);
 	assert_int_equal(history_unpin(w->s->history, 1), 0);
-	assert_int_equal(watch_pin(w->s->watch, 77, &why), -ENOENT);
+	assert_int_equal(watch_pin(w->s->watch, 77, NULL, &why), -ENOENT);
 	assert_true(strlen(why.text) > 5);
 	/* What has just arrived is found, too. */
 	put_delta(w, "deltas/step_000003.safetensors", false);
-	assert_int_equal(watch_pin(w->s->watch, 3, &why), 0);
+	assert_int_equal(watch_pin(w->s->watch, 3, NULL, &why), 0);
 	watch_stop(w->s->watch);
 	assert_int_equal(watch_refresh(w->s->watch, true), -ECANCELED);
-	assert_int_equal(watch_pin(w->s->watch, 999, &why), -ECANCELED);
+	assert_int_equal(watch_pin(w->s->watch, 999, NULL, &why), -ECANCELED);
 }
 
 static void numbers_for_people(void **state)
