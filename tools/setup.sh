@@ -161,7 +161,7 @@ setup_python() {
     fi
     say "Python environment at $venv: $(sed '/^#/d' "$requirements" | tr '\n' ' ')"
     mkdir -p "$(dirname "$venv")"
-    "$(find_python)" -m venv --clear "$venv"
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$(find_python)" -m venv --clear "$venv"
     if ! pip_install -r "$requirements"; then
         say "not everything could be had in that version; trying with any torch from 2.5 on"
         sed 's/^torch==.*/torch>=2.5/' "$requirements" >"$venv/requirements.txt"
