@@ -63,66 +63,6 @@ struct cachedir {
 	bool warned_full;    /* atomic */
 };
 
-/* ---- mappings ---- */
-
-static const uint8_t no_bytes[1]; /* where a mapping of size 0 points */
-
-/* Maps size bytes of fd, which stays open. */
-static int map_fd(int fd, uint64_t size, struct mapping **out)
-{
-	struct mapping *m = calloc(1, sizeof(*m));
-	void *bytes = (void *)no_bytes;
-
-	if (m == NULL)
-		return -ENOMEM;
-	if (size > SIZE_MAX) {
-		free(m);
-		return -EFBIG;
-	}
-	if (size > 0)
-		bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
-	if (bytes == MAP_FAILED) {
-		int rc = -errno;
-
-		free(m);
-		return rc;
-	}
-	m->bytes = bytes;
-	m->size = size;
-	m->refs = 1;
-	*out = m;
-	return 0;
-}
-
-struct mapping *mapping_ref(struct mapping *m)
-{
-	__atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
-	return m;
-}
-
-void mapping_unref(struct mapping *m)
-{
-	int left;
-
-	if (m == NULL)
-		return;
-	left = __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL);
-	assert(left >= 0);
-	if (left > 0)
-		return;
-	if (m->size > 0)
-		munmap((void *)m->bytes, (size_t)m->size);
-	free(m);
-}
-
-void mapping_touch(struct mapping *m, uint64_t n)
-{
-	uint64_t before = __atomic_fetch_add(&m->touched, n, __ATOMIC_RELAXED);
-
-	if (m->size > 0 && before / TOUCH_WINDOW != (before + n) / TOUCH_WINDOW)
-		madvise((void *)m->bytes, (size_t)m->size, MADV_DONTNEED);
-}
-
 /* ---- opening ---- */
 
 char *cachedir_default(void)
@@ -485,7 +425,7 @@ int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
 		rc = -errno;
 	/* Mapped before it is published: after that nothing can fail but the disk. */
 	if (rc == 0)
-		rc = map_fd(fd, size, &m);
+		rc = mapping_new(fd, size, &m);
 	if (rc == 0)
 		rc = publish(d, fd, t, name, &kept);
 	if (rc < 0 && t != NULL && t->name[0] != '\0')
@@ -546,7 +486,7 @@ int cachedir_map(struct cachedir *d, const char *name, struct mapping **out)
 	else if (!S_ISREG(st.st_mode))
 		rc = -EINVAL;
 	else
-		rc = map_fd(fd, (uint64_t)st.st_size, out);
+		rc = mapping_new(fd, (uint64_t)st.st_size, out);
 	close(fd);
 	return rc;
 }

@@ -8,23 +8,17 @@
  * without a lock, and a kill at any instant loses at most a temp file, which the next sweep
  * removes. When the directory cannot be made or written, files live in memory (memfd) instead:
  * `in_memory` is set and why says what happened. The same when it is deleted or becomes unwritable
- * later (logged once).  Thread-safe.
+ * later (logged once).  A file that finds the disk full is kept in memory alone: cachedir_spill().
+ * Thread-safe.
  */
 #ifndef CACHE_CACHEDIR_H
 #define CACHE_CACHEDIR_H
 
+#include "cache/mapping.h"
 #include "codec/base.h"
 #include "codec/io.h"
 
 struct cachedir; /* opaque */
-
-/* A file mapped read-only; reference-counted. */
-struct mapping {
-	const uint8_t *bytes;
-	uint64_t size;
-	int refs;	  /* atomic */
-	uint64_t touched; /* atomic: see mapping_touch() */
-};
 
 /* The default parent: $WEIGHTFS_CACHE_DIR, else /var/cache/weightfs for root, else
  * $XDG_CACHE_HOME/weightfs, else ~/.cache/weightfs. malloc'ed; NULL: none. */
@@ -39,6 +33,9 @@ void cachedir_close(struct cachedir *d); /* NULL is fine */
 /* Starts a new file; *out_fd is open for reading and writing and belongs to the cachedir until
  * commit or abort. */
 int cachedir_create(struct cachedir *d, int *out_fd) MUST_CHECK;
+/* After a write to fd failed with err: true when that was for want of space and fd, under the same
+ * number, is an empty file in memory now, to be written once more from its beginning. */
+bool cachedir_spill(struct cachedir *d, int fd, int err) MUST_CHECK;
 /* Truncates to size, syncs, renames to name and maps it. name: [A-Za-z0-9._-]+, not beginning with
  * "." or "tmp.".  Closes fd in any case. */
 int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
@@ -49,12 +46,5 @@ int cachedir_map(struct cachedir *d, const char *name, struct mapping **out) MUS
 void cachedir_remove(struct cachedir *d, const char *name);
 /* Removes every file for which keep(name, ctx) is false, and temp files older than an hour. */
 void cachedir_sweep(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx);
-
-struct mapping *mapping_ref(struct mapping *m);
-void mapping_unref(struct mapping *m);
-/* Notes that about n bytes of the mapping were read; after every 8 MiB its pages are given back to
- * the kernel's page cache (madvise DONTNEED: they stay cached, but no longer count as ours), so
- * that memory stays bounded. */
-void mapping_touch(struct mapping *m, uint64_t n);
 
 #endif

@@ -411,6 +411,10 @@ static int make_link(struct run *r, struct exam *e, const struct delta *d, const
 		return why_set(why, -err,
 			       "no file for its patch can be made in the cache directory");
 	err = encode_parts(r, e, d, src, target, fd, &size, why);
+	if (err < 0 && cachedir_spill(cache, fd, err)) {
+		*why = (struct why){0};
+		err = encode_parts(r, e, d, src, target, fd, &size, why);
+	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);
 		return err;

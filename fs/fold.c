@@ -387,6 +387,10 @@ static int merge_group(struct run *r, size_t first, size_t n, struct link *const
 	if (err < 0)
 		return why_set(why, -err, "no file can be made in the cache directory");
 	err = merge_into(fd, links, count, from, layout, &size, why);
+	if (err < 0 && cachedir_spill(cache, fd, err)) {
+		*why = (struct why){0};
+		err = merge_into(fd, links, count, from, layout, &size, why);
+	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);
 		return err;

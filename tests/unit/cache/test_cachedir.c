@@ -287,6 +287,36 @@ static void test_directory_vanishes(void **state)
 	cachedir_close(d);
 }
 
+static void test_full_disk(void **state)
+{
+	struct cachedir *d = open_dir(at("cache"), false);
+	struct mapping *spilt = NULL, *next, *m = NULL;
+	int fd;
+
+	quiet_log();
+	assert_int_equal(cachedir_create(d, &fd), 0);
+	assert_int_equal(file_pwrite(fd, "a beginning", 11, 0), 0);
+	assert_false(cachedir_spill(d, fd, -EIO));
+	assert_true(cachedir_spill(d, fd, -ENOSPC));
+	assert_false(cachedir_spill(d, fd, -ENOSPC)); /* it is in memory */
+	assert_int_equal(count_files(), 0);
+	assert_int_equal(file_pwrite(fd, "whole", 5, 0), 0);
+	assert_int_equal(cachedir_commit(d, fd, "spilt", 5, &spilt), 0);
+	assert_memory_equal(spilt->bytes, "whole", 5);
+	assert_int_equal(cachedir_map(d, "spilt", &m), 0);
+	assert_memory_equal(m->bytes, "whole", 5);
+	mapping_unref(m);
+	assert_int_equal(count_files(), 0);
+	next = add(d, "next", "on disk");
+	assert_int_equal(count_files(), 1);
+	assert_int_equal(count_warnings(), 1);
+	cachedir_remove(d, "spilt");
+	expect_absent(d, "spilt");
+	mapping_unref(spilt);
+	mapping_unref(next);
+	cachedir_close(d);
+}
+
 static void test_temp_file_removed(void **state)
 {
 	struct cachedir *d = open_dir(at("cache"), false);
@@ -365,6 +395,7 @@ int main(void)
 		scratch_test(test_shared_and_kept),
 		scratch_test(test_killed_writer),
 		scratch_test(test_directory_vanishes),
+		scratch_test(test_full_disk),
 		scratch_test(test_temp_file_removed),
 		scratch_test(test_default),
 		cmocka_unit_test(test_default_of_user),

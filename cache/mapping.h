@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A file mapped read-only; reference-counted, thread-safe. */
+#ifndef CACHE_MAPPING_H
+#define CACHE_MAPPING_H
+
+#include "codec/base.h"
+
+struct mapping {
+	const uint8_t *bytes;
+	uint64_t size;
+	int refs;	  /* atomic */
+	uint64_t touched; /* atomic: see mapping_touch() */
+};
+
+/* Maps size bytes of fd, which stays the caller's.  -EFBIG, -ENOMEM, mmap()'s. */
+int mapping_new(int fd, uint64_t size, struct mapping **out) MUST_CHECK;
+struct mapping *mapping_ref(struct mapping *m);
+void mapping_unref(struct mapping *m);
+/* Notes that about n bytes of the mapping were read; after every 8 MiB its pages are given back to
+ * the kernel's page cache (madvise DONTNEED: they stay cached, but no longer count as ours), so
+ * that memory stays bounded. */
+void mapping_touch(struct mapping *m, uint64_t n);
+
+#endif
