@@ -395,9 +395,9 @@ static int publish(struct cachedir *d, int fd, struct temp *t, const char *name,
 			/* Some file systems cannot sync a directory and say EINVAL. */
 			return fsync(d->dirfd) < 0 && errno != EINVAL ? -errno : 0;
 		}
-		if (errno != ENOENT)
-			return -errno;
-		/* Somebody removed the temp file: as if that had come right after the commit. */
+		/* Somebody removed the temp file, or the name cannot be had (a directory lies
+		 * there): as if it had been removed right after the commit. */
+		unlinkat(d->dirfd, t->name, 0);
 		t->name[0] = '\0';
 		if (!dir_is_gone(d))
 			return 0;

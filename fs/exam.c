@@ -325,13 +325,25 @@ static uint64_t elements(const struct layout_tensor *t)
 	return st_dtype_bits(t->dtype) < 8 ? t->end - t->begin : t->numel;
 }
 
-/* Encodes all sparse parts into the file behind fd. */
+/* What the patch holds depends on the object, and with --base on which tensors that has. */
+static void patch_name(const struct run *r, const struct exam *e, char out[48])
+{
+	struct identity id = e->id;
+	char hex[33];
+
+	if (r->base != NULL)
+		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
+	identity_hex(&id, hex);
+	snprintf(out, 48, "%s.patch", hex);
+}
+
+/* Encodes all sparse parts into the file behind fd, which is to have this name. */
 static int encode_parts(struct run *r, const struct exam *e, const struct delta *d,
 			const struct source *src, const struct target *target, int fd,
-			uint64_t *out_size, struct why *why)
+			const char *name, uint64_t *out_size, struct why *why)
 {
 	const struct layout *l = target->layout;
-	const struct st_meta meta[] = {{"object", e->key}};
+	const struct st_meta meta[] = {{"object", e->key}, {"name", name}};
 	const char **names = calloc(d->sparse, sizeof(char *));
 	uint32_t *targets = calloc(d->sparse, sizeof(*targets));
 	const struct part **parts = calloc(d->sparse, sizeof(struct part *));
@@ -377,18 +389,6 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 	return err;
 }
 
-/* What the patch holds depends on the object, and with --base on which tensors that has. */
-static void patch_name(const struct run *r, const struct exam *e, char out[48])
-{
-	struct identity id = e->id;
-	char hex[33];
-
-	if (r->base != NULL)
-		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
-	identity_hex(&id, hex);
-	snprintf(out, 48, "%s.patch", hex);
-}
-
 /* The link for the sparse parts: from the cache directory, or made now. */
 static int make_link(struct run *r, struct exam *e, const struct delta *d, const struct source *src,
 		     uint64_t number, const struct target *target, struct why *why)
@@ -410,10 +410,10 @@ static int make_link(struct run *r, struct exam *e, const struct delta *d, const
 	if (err < 0)
 		return why_set(why, -err,
 			       "no file for its patch can be made in the cache directory");
-	err = encode_parts(r, e, d, src, target, fd, &size, why);
+	err = encode_parts(r, e, d, src, target, fd, name, &size, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = encode_parts(r, e, d, src, target, fd, &size, why);
+		err = encode_parts(r, e, d, src, target, fd, name, &size, why);
 	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);

@@ -328,9 +328,11 @@ static size_t patches_of(struct link *const *links, uint32_t n, uint32_t t, uint
 	return k;
 }
 
-static int merge_into(int fd, struct link *const *links, uint32_t n, const uint64_t *from,
-		      const struct layout *layout, uint64_t *out_size, struct why *why)
+static int merge_into(int fd, const char *name, struct link *const *links, uint32_t n,
+		      const uint64_t *from, const struct layout *layout, uint64_t *out_size,
+		      struct why *why)
 {
+	const struct st_meta meta[] = {{"name", name}};
 	const char **names =
 		calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(char *));
 	uint32_t *tensors =
@@ -348,7 +350,7 @@ static int merge_into(int fd, struct link *const *links, uint32_t n, const uint6
 			names[count++] = layout->tensors[t].name;
 		}
 	if (err == 0)
-		err = patch_file_writer_new(names, count, NULL, 0, &sink, &w, why);
+		err = patch_file_writer_new(names, count, meta, ARRAY_LEN(meta), &sink, &w, why);
 	for (size_t i = 0; err == 0 && i < count; i++) {
 		size_t k = patches_of(links, n, tensors[i], from[tensors[i]], patches);
 		uint64_t len = 0;
@@ -386,10 +388,10 @@ static int merge_group(struct run *r, size_t first, size_t n, struct link *const
 	err = cachedir_create(cache, &fd);
 	if (err < 0)
 		return why_set(why, -err, "no file can be made in the cache directory");
-	err = merge_into(fd, links, count, from, layout, &size, why);
+	err = merge_into(fd, name, links, count, from, layout, &size, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = merge_into(fd, links, count, from, layout, &size, why);
+		err = merge_into(fd, name, links, count, from, layout, &size, why);
 	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);

@@ -64,6 +64,16 @@ static int match(struct link *l, const struct layout *layout, struct why *why)
 	return 0;
 }
 
+/* A file says what its name was when it was made: under another it is somebody's mistake. */
+static int check_name(const struct link *l, struct why *why)
+{
+	const char *name = st_meta(l->file->header, "name");
+
+	if (name != NULL && strcmp(name, l->name) != 0)
+		return why_set(why, EBADMSG, "is another patch's file");
+	return 0;
+}
+
 int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check, const char *name,
 	     const struct layout *layout, struct link **out, struct why *why)
 {
@@ -84,6 +94,8 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 			      ? why_set(why, ENOMEM, "out of memory")
 			      : patch_file_open(mapping->bytes, mapping->size, check, &l->file,
 						why);
+		if (err == 0 && check && l->name != NULL)
+			err = check_name(l, why);
 		if (err == 0)
 			err = match(l, layout, why);
 		/* All of it has just been looked at; what readers need comes back by itself. */
