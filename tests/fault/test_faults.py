@@ -1,7 +1,7 @@
 """Every fault of a network that we could think of, put in the way of mounts of each kind of source.
 
-Two promises: the bytes are right, however late, or reading them is EIO when the time for it is over;
-and a file never becomes shorter.  TIMEOUT is what a read is told to take, LIMIT what none may take.
+Two promises: the bytes are right, however late, or reading them is EIO when the time is over; and
+a file never becomes shorter.  TIMEOUT is what a read is told to take, LIMIT what none may take.
 Most of the time here is waiting, so each test does the same with all kinds of sources at once.
 """
 
@@ -121,7 +121,7 @@ def forget(f):
     os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-# ---- faults that pass: right bytes, late ----------------------------------------------------------
+# ---- faults that pass: right bytes, late ---------------------------------------------------------
 
 PASSING = {
     "stall": {"kind": "stall", "times": 1},
@@ -216,7 +216,7 @@ def test_unauthorised_once(cases):
     everywhere(cases, one)
 
 
-# ---- faults that stay: EIO within the time, and all is well when they go --------------------------
+# ---- faults that stay: EIO within the time, and all is well when they go -------------------------
 
 STAYING = ["stall", "trickle", "reset", "cut", "extra", "gzip", "shift", "whole", "status", "slow"]
 
@@ -261,7 +261,7 @@ def test_slow_trickle(cases):
     everywhere(cases, one)
 
 
-# ---- links that expire ----------------------------------------------------------------------------
+# ---- links that expire ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["all", "once"])
@@ -287,7 +287,7 @@ def test_links_expire(cases, how):
     everywhere(cases, one, ("hub", "gateway"))
 
 
-# ---- objects that change under us -----------------------------------------------------------------
+# ---- objects that change under us ----------------------------------------------------------------
 
 SIZES = {"same.bin": 6 * MIB, "shorter.bin": 5 * MIB, "longer.bin": 7 * MIB}
 
@@ -392,7 +392,7 @@ def test_deleted_while_open(cases):
     everywhere(cases, one)
 
 
-# ---- listings -------------------------------------------------------------------------------------
+# ---- listings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [{"kind": "status", "status": 500}, {"kind": "cut"},
@@ -438,7 +438,7 @@ def test_feed_cut(cases):
             case.follow(m)
 
 
-# ---- no server, no name, not that server ----------------------------------------------------------
+# ---- no server, no name, not that server ---------------------------------------------------------
 
 
 def test_server_gone_and_back(cases):

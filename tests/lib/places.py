@@ -63,6 +63,12 @@ class Place:
         """Pattern of the requests for an object's bytes."""
         raise NotImplementedError
 
+    def key_of(self, target):
+        """The object whose bytes such a request asks for, or None."""
+        line = f"GET {target}"
+        return next((key for key in self.known if re.search(self.bytes_of(key) + r"(\?|$)", line)),
+                    None)
+
     def servers(self):
         """Each once."""
         return list({id(s): s for s in (self.api, self.data)}.values())
