@@ -104,9 +104,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size == 0)
 		return 0;
-	text = strndup((const char *)data + 1, size - 1);
+	size = strnlen((const char *)data + 1, size - 1);
+	text = malloc(size + 1);
 	CHECK(text != NULL);
-	size = strlen(text);
+	memcpy(text, data + 1, size);
+	text[size] = '\0';
 	switch (data[0] & 7) {
 	case 0:
 		if (autoindex_objects(text, size, &x, &why) == 0)
