@@ -7,8 +7,9 @@
  * the real header, padded to that very size, is written last.  A file that was abandoned has no
  * header and opens as nothing.
  *
- * The hash covers the bytes after the header.  They are read back, since a blob's directory is
- * written after its payload; that also means that it is the hash of what a reader will get.
+ * The hash covers the bytes after the header, which are read back, since a blob's directory is
+ * written after its payload (so it is the hash of what a reader will get), and then the header
+ * itself with zeros for the hash's digits: a damaged name would put a patch on another tensor.
  *
  * Reading: the header goes through st_parse(), so that offsets are inside the file, tile it and
  * have one owner each; then each tensor has to look like a blob.  Payloads are looked at with
@@ -22,7 +23,8 @@
 #include <xxhash.h>
 
 #define FORMAT	   "weightfs-patch"
-#define OFFSET_MAX UINT64_C(999999999999999) /* what the reserved digits can say */
+#define ZEROS	   "00000000000000000000000000000000" /* HASH_DIGITS of them */
+#define OFFSET_MAX UINT64_C(999999999999999)	      /* what the reserved digits can say */
 
 enum {
 	HASH_WINDOW = 1024 * 1024,
@@ -74,12 +76,39 @@ static int check_meta(const struct st_header *header, struct why *why)
 	return 0;
 }
 
+/* Where the digits of the hash stand in the file; NULL: not where we write them. */
+static const uint8_t *hash_digits(const struct patch_file *file)
+{
+	static const char key[] = "\"xxh3\":\"";
+	const uint8_t *begin = file->bytes + 8 + file->header->meta_begin;
+	const uint8_t *end = file->bytes + 8 + file->header->meta_end;
+	const uint8_t *at = memmem(begin, (size_t)(end - begin), key, sizeof(key) - 1);
+
+	if (at == NULL || (size_t)(end - at) < sizeof(key) - 1 + HASH_DIGITS)
+		return NULL;
+	return at + sizeof(key) - 1;
+}
+
 static int check_hash(const struct patch_file *file, struct why *why)
 {
+	static const char zeros[HASH_DIGITS + 1] = ZEROS;
 	const uint64_t data = file->header->data;
-	char text[HASH_DIGITS + 1];
+	const uint8_t *digits = hash_digits(file), *rest;
+	XXH3_state_t *state = XXH3_createState();
+	char text[HASH_DIGITS + 1] = "";
 
-	hash_text(XXH3_128bits(file->bytes + data, file->size - data), text);
+	if (state == NULL)
+		return why_set(why, ENOMEM, "no memory to hash a patch file");
+	if (digits != NULL) {
+		rest = digits + HASH_DIGITS;
+		XXH3_128bits_reset(state);
+		XXH3_128bits_update(state, file->bytes + data, file->size - data);
+		XXH3_128bits_update(state, file->bytes, (size_t)(digits - file->bytes));
+		XXH3_128bits_update(state, zeros, HASH_DIGITS);
+		XXH3_128bits_update(state, rest, (size_t)(file->bytes + data - rest));
+		hash_text(XXH3_128bits_digest(state), text);
+	}
+	XXH3_freeState(state);
 	if (strcmp(text, st_meta(file->header, "xxh3")) != 0)
 		return why_set(why, EBADMSG,
 			       "the patch file's contents do not have the hash that its header "
@@ -170,8 +199,7 @@ static bool add_meta(struct patch_file_writer *w, const char *key, const char *v
 static int copy_meta(struct patch_file_writer *w, const struct st_meta *meta, size_t count,
 		     struct why *why)
 {
-	bool ok = add_meta(w, "format", FORMAT) &&
-		  add_meta(w, "xxh3", "00000000000000000000000000000000");
+	bool ok = add_meta(w, "format", FORMAT) && add_meta(w, "xxh3", ZEROS);
 
 	for (size_t i = 0; ok && i < count; i++) {
 		if (strcmp(meta[i].key, "format") == 0 || strcmp(meta[i].key, "xxh3") == 0)
@@ -266,8 +294,9 @@ int patch_file_writer_took(struct patch_file_writer *w, size_t index, uint64_t l
 	return 0;
 }
 
+/* `head`: the header with zeros for the hash. */
 static int hash_back(const struct patch_file_writer *w, const struct source *readback,
-		     char text[HASH_DIGITS + 1], struct why *why)
+		     const struct buf *head, char text[HASH_DIGITS + 1], struct why *why)
 {
 	XXH3_state_t *state = XXH3_createState();
 	uint8_t *window = malloc(HASH_WINDOW);
@@ -288,6 +317,7 @@ static int hash_back(const struct patch_file_writer *w, const struct source *rea
 		}
 		XXH3_128bits_update(state, window, len);
 	}
+	XXH3_128bits_update(state, head->data, head->len);
 	hash_text(XXH3_128bits_digest(state), text);
 out:
 	XXH3_freeState(state);
@@ -299,14 +329,16 @@ int patch_file_writer_end(struct patch_file_writer *w, const struct source *read
 			  uint64_t *out_size, struct why *why)
 {
 	char hash[HASH_DIGITS + 1];
-	struct buf text = {0};
+	struct buf head = {0}, text = {0};
 	struct st_meta *meta = w->meta;
 	const char *placeholder = meta[1].value;
 	int ret;
 
-	ret = hash_back(w, readback, hash, why);
+	ret = st_compose(w->tensors, w->taken, meta, w->meta_count, 8, w->header, &head, why);
+	if (ret == 0)
+		ret = hash_back(w, readback, &head, hash, why);
 	if (ret < 0)
-		return ret;
+		goto out;
 	meta[1].value = hash;
 	ret = st_compose(w->tensors, w->taken, meta, w->meta_count, 8, w->header, &text, why);
 	meta[1].value = placeholder;
@@ -318,6 +350,7 @@ int patch_file_writer_end(struct patch_file_writer *w, const struct source *read
 	else
 		*out_size = w->at;
 out:
+	buf_release(&head);
 	buf_release(&text);
 	return ret;
 }

@@ -4,9 +4,10 @@
  *
  * Each patched tensor is a U8 tensor of the same name whose bytes are its blob (patch.h); blobs
  * start at multiples of 8.  Tensors without changes are absent.  "__metadata__": format
- * "weightfs-patch", "xxh3" the 32 hex digits of the XXH3-128 of all bytes after the header, plus
- * whatever the writer adds (source object, versions).  The file is read through a memory map that
- * stays mapped as long as the patch_file lives.
+ * "weightfs-patch", "xxh3" the 32 hex digits of the XXH3-128 of all bytes after the header and then
+ * the 8 + N header bytes with zeros for these digits, plus whatever the writer adds (source object,
+ * versions).  The file is read through a memory map that stays mapped as long as the patch_file
+ * lives.
  */
 #ifndef CODEC_PATCH_FILE_H
 #define CODEC_PATCH_FILE_H

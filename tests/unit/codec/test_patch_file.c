@@ -5,6 +5,8 @@
  */
 #include "codec/patch_file.h"
 
+#include <xxhash.h>
+
 #include "tests/unit/codec/patch_model.h"
 
 #include <setjmp.h>
@@ -105,17 +107,50 @@ static void test_round_trip(void **state)
 	}
 }
 
-static void test_hash_is_xxh3_of_the_data(void **state)
+/* What follows the header, then the header with zeros where the hash stands. */
+static void test_hash_covers_data_and_header(void **state)
 {
 	struct memory mem = {0};
 	struct rng r = {seed};
 	struct patch_file *file = NULL;
-	uint64_t size = make_file(&mem, 0, &r);
+	uint64_t size = make_file(&mem, 5, &r), data;
+	XXH128_canonical_t want;
+	char hash[33], text[33];
+	uint8_t *copy, *at;
 
 	assert_int_equal(patch_file_open(mem.bytes, size, true, &file, NULL), 0);
-	/* XXH3-128 of nothing, from xxHash's own test vectors */
-	assert_string_equal(st_meta(file->header, "xxh3"), "99aa06d3014798d86001c324468d497f");
+	snprintf(hash, sizeof(hash), "%s", st_meta(file->header, "xxh3"));
+	data = file->header->data;
 	patch_file_free(file);
+	copy = malloc(size);
+	assert_non_null(copy);
+	memcpy(copy, mem.bytes + data, size - data);
+	memcpy(copy + (size - data), mem.bytes, data);
+	at = memmem(copy + (size - data), data, hash, 32);
+	assert_non_null(at);
+	memset(at, '0', 32);
+	XXH128_canonicalFromHash(&want, XXH3_128bits(copy, size));
+	for (size_t i = 0; i < sizeof(want.digest); i++)
+		snprintf(text + 2 * i, 3, "%02x", want.digest[i]);
+	assert_string_equal(text, hash);
+	free(copy);
+	free(mem.bytes);
+}
+
+/* One bit of a tensor's name puts its patch on another tensor: well-formed, and wrong. */
+static void test_damaged_name(void **state)
+{
+	struct memory mem = {0};
+	struct rng r = {seed};
+	struct patch_file *file = NULL;
+	uint64_t size = make_file(&mem, 15, &r);
+	uint8_t *at = memmem(mem.bytes, size, names[0], strlen(names[0]));
+
+	assert_non_null(at);
+	at[0] ^= 1;
+	assert_int_equal(patch_file_open(mem.bytes, size, false, &file, NULL), 0);
+	patch_file_free(file);
+	refuse(mem.bytes, size, true, "do not have the hash");
 	free(mem.bytes);
 }
 
@@ -261,7 +296,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_hash_is_xxh3_of_the_data),
+		cmocka_unit_test(test_hash_covers_data_and_header),
+		cmocka_unit_test(test_damaged_name),
 		cmocka_unit_test(test_damage_anywhere_is_noticed),
 		cmocka_unit_test(test_truncation),
 		cmocka_unit_test(test_what_is_not_a_patch_file),
