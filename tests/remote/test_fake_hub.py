@@ -38,7 +38,9 @@ def hub():
 def client(hub, scratch):
     """Runs Python text in a process of its own, with the real client pointed at the fake."""
     def run(text, token="hf_valid"):
-        env = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(scratch / "hf"),
+        # Not what other tests set for the libraries that they load (offline mode, say).
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
+        env |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(scratch / "hf"),
                "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
                "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_TOKEN": token}
         done = subprocess.run([sys.executable, "-c", CLIENT + text], env=env, text=True,
