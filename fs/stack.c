@@ -23,6 +23,7 @@
 #include "cache/remote/store_http.h"
 #include "cache/remote/store_hub.h"
 #include "cache/remote/store_s3.h"
+#include "cache/remote/url.h"
 #include "cache/store.h"
 #include "fs/history.h"
 #include "fs/node.h"
@@ -138,9 +139,11 @@ static int open_remote(struct stack *s, const char *place, struct store **out, s
 		return store_s3_new(place, &s3, s->http, out, why);
 	if (has_scheme(place, "http://") || has_scheme(place, "https://"))
 		return store_http_new(place, s->http, out, why);
+	/* Not as it was given: it may have a password in it. */
 	return why_set(why, ENOTSUP,
-		       "%s: a source is a directory, hf://..., s3://... or https://...",
-		       printable(shown, sizeof(shown), place, strcspn(place, "?#")));
+		       "%.*s://%s: a source is a directory, hf://..., s3://... or https://...",
+		       (int)MIN(strcspn(place, ":"), (size_t)20), place,
+		       url_show(shown, sizeof(shown), place));
 }
 
 static int open_store(struct stack *s, const char *place, bool follow, struct store **out,

@@ -146,10 +146,19 @@ bool hub_place_pinned(const struct hub_place *p)
 
 static int bad(const char *text, struct why *why, const char *what)
 {
-	char shown[200];
+	const char *begin = strstr(text, "://"), *name, *at, *colon;
+	char shown[200], rest[200];
+	size_t len;
 
-	return why_set(why, EINVAL, "%s: %s",
-		       printable(shown, sizeof(shown), text, strcspn(text, "?#")), what);
+	/* A password, as other URLs may have one, is not repeated; an '@' alone is a revision's. */
+	begin = begin != NULL ? begin + 3 : text;
+	len = strcspn(begin, "/?#");
+	at = memrchr(begin, '@', len);
+	colon = memchr(begin, ':', len);
+	name = at != NULL && colon != NULL && colon < at ? at + 1 : begin;
+	printable(shown, sizeof(shown), text, (size_t)(begin - text));
+	printable(rest, sizeof(rest), name, strcspn(name, "?#"));
+	return why_set(why, EINVAL, "%s%s: %s", shown, rest, what);
 }
 
 /* Takes the text of a revision, decoded. */

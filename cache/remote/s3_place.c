@@ -48,9 +48,11 @@ static int parse_name(const char *url, struct s3_place *out, struct why *why)
 {
 	const char *bucket = url + strlen("s3://"), *rest;
 	size_t len = strcspn(bucket, "/");
-	char shown[200];
+	/* Some write keys where URLs have user names; a bucket's name has no '@'. */
+	const char *at = memrchr(bucket, '@', len), *name = at != NULL ? at + 1 : bucket;
+	char shown[200] = "s3://";
 
-	printable(shown, sizeof(shown), url, strlen(url));
+	printable(shown + 5, sizeof(shown) - 5, name, strlen(name));
 	if (len == 0 || len > 255 ||
 	    strspn(bucket, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") <
 		    len)

@@ -86,6 +86,7 @@ static void test_bad(void **state)
 		"hf://org/model@a%00b",
 		"hf://org/model@..",
 		"hf://org//x",
+		"hf://user:secret@org/model",
 		"hf://org/m\001del",
 		"https://huggingface.co/",
 		"https://huggingface.co/buckets/ns",
@@ -100,6 +101,7 @@ static void test_bad(void **state)
 		if (hub_place_parse(bads[i], NULL, &p, &why) != -EINVAL)
 			fail_msg("%s is taken", bads[i]);
 		assert_true(why.text[0] != '\0');
+		assert_null(strstr(why.text, "secret"));
 	}
 	assert_int_equal(hub_place_parse("hf://a/b", "ftp://x", &p, NULL), -EINVAL);
 	assert_int_equal(hub_place_parse("hf://a/b", "https://u:p@x", &p, NULL), -EINVAL);

@@ -185,6 +185,7 @@ static void refusals(void **state)
 		{"s3://", NULL, NULL, "write s3://BUCKET"},
 		{"s3:///x", NULL, NULL, "write s3://BUCKET"},
 		{"s3://user@host/x", NULL, NULL, "write s3://BUCKET"},
+		{"s3://key:secret@bucket/x", NULL, NULL, "s3://bucket/x: write s3://BUCKET"},
 		{"s3://b?x", NULL, NULL, "write s3://BUCKET"},
 		{"s3://..", NULL, NULL, "does not begin with '.'"},
 		{"s3://b/a//b", NULL, NULL, "an empty, '.' or '..' part"},
