@@ -360,6 +360,21 @@ static json_t *store_json(struct store *store)
 	return j;
 }
 
+/* With which a tool reaches the same places: names, never secrets. */
+static json_t *options_json(const struct opts *opts)
+{
+	json_t *o = json_object();
+
+	put(o, "token_file", text_json(opts->token_file));
+	put(o, "ca_file", text_json(opts->ca_file));
+	put(o, "endpoint_url", text_json(opts->endpoint_url));
+	put(o, "region", text_json(opts->region));
+	put(o, "profile", text_json(opts->profile));
+	put(o, "no_sign_request", json_boolean(opts->no_sign_request));
+	put(o, "request_payer", json_boolean(opts->request_payer));
+	return o;
+}
+
 static json_t *counters_json(void)
 {
 	json_t *o = json_object();
@@ -404,6 +419,7 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "shard_size",
 	    s->opts->shard_size > 0 ? number_json(s->opts->shard_size) : json_null());
 	put(root, "times", json_string(s->opts->ignore_times ? "ignore" : "trust"));
+	put(root, "options", options_json(s->opts));
 	put_generation(&v, root);
 	put(root, "line", text_json(buf_str(&line)));
 	put(root, "held_seconds", json_real((double)v.held_ns / NSEC_PER_SEC));

@@ -102,6 +102,29 @@ static int set_text(char **field, const char *text)
 	return *field != NULL ? 0 : -ENOMEM;
 }
 
+/* How the mount reaches its places; what was given on our own command line counts more. */
+static int take_options(json_t *options, struct opts *o)
+{
+	const struct {
+		const char *name;
+		char **field;
+	} texts[] = {
+		{"token_file", &o->token_file},	    {"ca_file", &o->ca_file},
+		{"endpoint_url", &o->endpoint_url}, {"region", &o->region},
+		{"profile", &o->profile},
+	};
+	int ret = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(texts) && ret == 0; i++)
+		ret = set_text(texts[i].field,
+			       json_string_value(json_object_get(options, texts[i].name)));
+	if (json_is_true(json_object_get(options, "no_sign_request")))
+		o->no_sign_request = true;
+	if (json_is_true(json_object_get(options, "request_payer")))
+		o->request_payer = true;
+	return ret;
+}
+
 int place_source(const char *place, struct opts *o, struct why *why)
 {
 	json_t *status = NULL;
@@ -117,6 +140,8 @@ int place_source(const char *place, struct opts *o, struct why *why)
 		if (ret == 0)
 			ret = set_text(&o->base,
 				       json_string_value(json_object_get(status, "base")));
+		if (ret == 0)
+			ret = take_options(json_object_get(status, "options"), o);
 		if (o->shard_size == 0 && shard > 0)
 			o->shard_size = (uint64_t)shard;
 		if (times != NULL && strcmp(times, "ignore") == 0)
