@@ -44,7 +44,8 @@ def look_at(index):
     if len(head) < HEADER or head[:8] != MAGIC:
         return None
     _, piece, identity, size, length = struct.unpack_from("<II16sQI", head, 8)
-    if identity.hex() != index.stem or piece != PIECE or struct.unpack_from("<Q", head, HEADER - 8)[0] != hash_of(head[:HEADER - 8]):
+    check = struct.unpack_from("<Q", head, HEADER - 8)[0]
+    if identity.hex() != index.stem or piece != PIECE or check != hash_of(head[:HEADER - 8]):
         return None
     a, b = struct.unpack("<QQ", identity)
     count = min(pieces_of(size), (len(head) - HEADER) // 8)
