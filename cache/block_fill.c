@@ -8,7 +8,8 @@
  *
  * An error makes the pieces ABSENT again at once, so that the next read tries anew, and is handed
  *to all who wait.  Buffers live from start to the end of the job; what may be in flight is bounded
- *by the readers (demand), the budget (ahead) and the pull's own count.
+ *by the readers (demand), the budget (ahead) and the pull's own count.  While any is, a few of the
+ * large ones that are done with are kept for the next.
  *
  * The ring: fills whose bytes could not be written stay in memory, the latest 64 MiB of them.
  *
@@ -45,6 +46,7 @@ static struct fill *fill_new_locked(struct block_handle *h, uint32_t first, uint
 		.background = kind != FILL_DEMAND,
 	};
 	f->fetch.len = (size_t)MIN((uint64_t)count * PIECE_SIZE, o->size - f->fetch.off);
+	f->cache = c;
 	f->object = o;
 	f->handle = h;
 	h->refs++;
@@ -115,6 +117,49 @@ uint32_t fill_plan_down_locked(struct block_handle *h, uint32_t first, uint32_t 
 	return done;
 }
 
+/* ---- buffers: fresh ones of this size cost a page fault for each 4 KiB ---- */
+
+static bool is_whole(const struct blockcache *c, size_t len)
+{
+	return len == (size_t)c->request * PIECE_SIZE;
+}
+
+static void *buffer_take(struct blockcache *c, size_t len)
+{
+	void *bytes = NULL;
+
+	if (!is_whole(c, len))
+		return malloc(len);
+	lock_take(&c->lock);
+	if (c->spares > 0)
+		bytes = c->spare[--c->spares];
+	lock_release(&c->lock);
+	return bytes != NULL ? bytes : malloc(len);
+}
+
+static void buffer_give(struct blockcache *c, void *bytes, size_t len)
+{
+	if (bytes != NULL && is_whole(c, len)) {
+		lock_take(&c->lock);
+		if (c->flying > 0 && c->spares < SPARES) {
+			c->spare[c->spares++] = bytes;
+			bytes = NULL;
+		}
+		lock_release(&c->lock);
+	}
+	free(bytes);
+}
+
+/* The last fill is over; the caller frees what it gets. */
+static unsigned spares_leave_locked(struct blockcache *c, void *out[SPARES])
+{
+	unsigned n = c->spares;
+
+	memcpy(out, c->spare, n * sizeof(*out));
+	c->spares = 0;
+	return n;
+}
+
 void fill_start(struct fill *batch)
 {
 	struct fill *sorted = NULL;
@@ -131,7 +176,7 @@ void fill_start(struct fill *batch)
 		struct fill *f = sorted;
 
 		sorted = f->batch; /* afterwards f may be gone */
-		f->fetch.dst = malloc(f->fetch.len);
+		f->fetch.dst = buffer_take(f->cache, f->fetch.len);
 		if (f->fetch.dst == NULL)
 			fill_done(&f->fetch, -ENOMEM);
 		else
@@ -161,7 +206,7 @@ void fill_unref(struct fill *f)
 	if (__atomic_sub_fetch(&f->refs, 1, __ATOMIC_ACQ_REL) > 0)
 		return;
 	condition_destroy(&f->cond);
-	free(f->fetch.dst);
+	buffer_give(f->cache, f->fetch.dst, f->fetch.len);
 	free(f);
 }
 
@@ -380,6 +425,8 @@ static void store_job(struct pool_job *job)
 	struct block_handle *h = f->handle, *drop = NULL;
 	struct fill *batch = NULL, *gone = NULL;
 	bool stored = f->err == 0 && write_fill(f);
+	void *spare[SPARES];
+	unsigned spares = 0;
 
 	lock_take(&c->lock);
 	c->flying_bytes -= f->fetch.len;
@@ -407,7 +454,11 @@ static void store_job(struct pool_job *job)
 	room_adopt(c);
 	lock_take(&c->lock);
 	c->flying--;
-	if (c->flying == 0)
+	if (c->flying == 0) {
+		spares = spares_leave_locked(c, spare);
 		condition_broadcast(&c->changed);
+	}
 	lock_release(&c->lock);
+	while (spares > 0) /* c may be gone */
+		free(spare[--spares]);
 }

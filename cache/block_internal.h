@@ -33,6 +33,8 @@
  */
 enum piece_state { PIECE_ABSENT, PIECE_FILLING, PIECE_STORED, PIECE_READY, PIECE_LEAVING };
 
+enum { SPARES = 4 };
+
 enum fill_kind {
 	FILL_DEMAND, /* somebody waits */
 	FILL_AHEAD,  /* a window ahead of a stream */
@@ -42,6 +44,7 @@ enum fill_kind {
 struct fill { /* one fetch: pieces [first, first + count) of an object */
 	struct pool_job job;
 	struct fetch fetch;
+	struct blockcache *cache; /* constant */
 	struct block_object *object;
 	struct block_handle *handle; /* a reference, until the job is over */
 	enum fill_kind kind;
@@ -128,6 +131,8 @@ struct blockcache {
 	uint64_t space_age; /* bytes written since */
 	struct fill *ring_oldest, *ring_newest;
 	uint64_t ring_bytes;
+	void *spare[SPARES]; /* buffers of a whole request, while something is under way */
+	unsigned spares;
 	uint64_t ahead; /* bytes of FILL_AHEAD under way */
 	uint64_t flying_bytes;
 	unsigned flying, demands; /* fills whose job is not over; those of FILL_DEMAND */
