@@ -86,6 +86,7 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 BENCH_BIN := $(patsubst tests/bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+BENCH_PY := $(wildcard tests/bench/bench_*.py)
 DRIVE_SRC := $(wildcard tests/drive/drive_*.c)
 DRIVE_BIN := $(patsubst tests/drive/%.c,$(B)/drive/%,$(DRIVE_SRC))
 C_FILES = $(wildcard $(addsuffix /*.[ch],codec cache cache/remote fs tools tests/fuzz tests/bench \
@@ -207,8 +208,10 @@ soak: setup ## long hunts: `fuzz`, then the mount tests SOAK_ROUNDS (5) times in
 		echo "== round $$round, $$v"; \
 		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done
 bench: setup-build ## run the benchmarks
-	$(SUBMAKE) all $(BENCH_BIN)
+	$(SUBMAKE) all $(BENCH_BIN) $(B)/bench/delay_proxy
 	@set -e; for b in $(BENCH_BIN); do echo "== $$b"; $$b; done
+	@set -e; py=$(PY); [ -x $$py ] || py=python3; \
+		for b in $(BENCH_PY); do echo "== $$b"; $$py $$b; done
 demo: setup-build ## a simulated run, mounted and checked version by version with plain tools
 	@$(SUBMAKE) VARIANT=release all
 	@tools/demo.sh build/release/weightfs

@@ -57,6 +57,8 @@ def certificate(work, name="127.0.0.1"):
 class Nginx:
     """A server as a context manager; url("html") is where the directory is seen."""
 
+    config = CONFIG
+
     def __init__(self, root, work, tls=None):
         self.root, self.work, self.tls = root, Path(work), tls
         self.work.mkdir(parents=True, exist_ok=True)
@@ -71,9 +73,10 @@ class Nginx:
         certificates = ""
         if self.tls:
             certificates = f"ssl_certificate {self.tls[0]}; ssl_certificate_key {self.tls[1]};"
-        text = CONFIG.format(work=self.work, root=self.root, port=self.port,
-                             user="user root;" if Path("/proc/self").owner() == "root" else "",
-                             ssl=" ssl" if self.tls else "", certificates=certificates)
+        text = self.config.format(
+            work=self.work, root=self.root, port=self.port, ssl=" ssl" if self.tls else "",
+            user="user root;" if Path("/proc/self").owner() == "root" else "",
+            certificates=certificates)
         (self.work / "nginx.conf").write_text(text)
         self.process = subprocess.Popen([PROGRAM, "-c", self.work / "nginx.conf", "-e",
                                          self.work / "error.log"], stderr=subprocess.DEVNULL)
