@@ -2,7 +2,7 @@
 
 Tokens, keys and signatures have a mark in them.  Everything that the program says or leaves behind
 while it works, and while it fails, is searched for it: output, log at its most talkative, status in
-all forms, replies of control, attributes, mount table, and every file of the cache and of an export.
+all forms, replies of control, attributes, mount table, every file of the cache and of an export.
 """
 
 import contextlib
@@ -133,13 +133,13 @@ def look_everywhere(told, place, bucket, scratch, *args, gone=False):
             with contextlib.suppress(OSError):
                 (m.dot / "bucket" / "unread.bin").read_bytes()
             told.mount(m, reachable=False)
-            told.run("log", *place.args, "--cache-dir", scratch / "none", *args, place.url, ok=False)
+            told.run("log", *options, place.url, ok=False)
             place.back()
     for top in (work, export, scratch / "tools", scratch / "none"):
         told.files(top)
 
 
-# ---- the Hub --------------------------------------------------------------------------------------
+# ---- the Hub -------------------------------------------------------------------------------------
 
 
 def hub_secret(monkeypatch, scratch, how):
@@ -171,16 +171,16 @@ def test_hub(told, bucket, scratch, monkeypatch, how):
         look_everywhere(told, place, bucket, scratch, *args, gone=how == "HF_TOKEN")
         assert any(HF in line.headers.get("Authorization", "") for line in place.api.seen)
         place.hub.tokens = {WRONG}
-        assert "does not accept the token" in told.run("log", "--cache-dir", scratch / "none", *args,
-                                                       place.url, ok=False)
+        log = ("log", "--cache-dir", scratch / "none", *args, place.url)
+        assert "does not accept the token" in told.run(*log, ok=False)
         # As a proxy may do it: what was sent, sent back.
         place.api.handle = lambda request: fake_server.Answer(
             418, str(request.headers).encode(), (("X-Error-Message", str(
                 request.headers.get("Authorization"))), ("X-Error-Code", "E" + HF)))
-        told.run("log", "--cache-dir", scratch / "none", *args, place.url, ok=False)
+        told.run(*log, ok=False)
 
 
-# ---- S3 -------------------------------------------------------------------------------------------
+# ---- S3 ------------------------------------------------------------------------------------------
 
 TOKEN = "TOKENMARKED/+=" * 9
 
@@ -220,7 +220,8 @@ def test_s3(told, bucket, scratch, monkeypatch, how, gateway):
         args = s3_secret(monkeypatch, scratch, how)
         place.s3.keys = {"AKIDMARKED": strict_s3.Key("SECRETMARKED", TOKEN)}
         fill(place, bucket)
-        look_everywhere(told, place, bucket, scratch, *args, gone=how == "environment" and not gateway)
+        look_everywhere(told, place, bucket, scratch, *args,
+                        gone=how == "environment" and not gateway)
         log = ("log", "--cache-dir", scratch / "none", *place.args, *args, place.url)
         for keys in ({}, {"AKIDMARKED": strict_s3.Key("another", TOKEN)},
                      {"AKIDMARKED": strict_s3.Key("SECRETMARKED", TOKEN, expires=0)}):
@@ -261,7 +262,7 @@ def test_container_credentials(told, bucket, scratch, monkeypatch):
         told.run(*log, ok=False)
 
 
-# ---- secrets in URLs ------------------------------------------------------------------------------
+# ---- secrets in URLs -----------------------------------------------------------------------------
 
 
 def test_urls(told, bucket, scratch, monkeypatch):

@@ -1,8 +1,8 @@
 """The same against every kind of source over the network, at the same time.
 
 A Case is a place of one kind with a run in it; everywhere() does something with all of them at
-once, because most of such a test is waiting.  TIMEOUT is what a read is told to take, LIMIT what none may
-take.
+once, because most of such a test is waiting.  TIMEOUT is what a read is told to take, LIMIT what
+none may take.
 """
 
 import contextlib
