@@ -320,11 +320,6 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 	return 0;
 }
 
-static uint64_t elements(const struct layout_tensor *t)
-{
-	return st_dtype_bits(t->dtype) < 8 ? t->end - t->begin : t->numel;
-}
-
 /* What the patch holds depends on the object, and with --base on which tensors that has. */
 static void patch_name(const struct run *r, const struct exam *e, char out[48])
 {
@@ -371,8 +366,8 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 		uint64_t len = 0;
 
 		err = delta_encode(d, parts[i], src, target->now->v[targets[i]].dtype,
-				   elements(&l->tensors[targets[i]]), patch_file_writer_sink(w),
-				   patch_file_writer_at(w), &len, why);
+				   layout_patch_numel(&l->tensors[targets[i]]),
+				   patch_file_writer_sink(w), patch_file_writer_at(w), &len, why);
 		if (err == 0)
 			err = patch_file_writer_took(w, i, len);
 	}

@@ -393,3 +393,8 @@ bool layout_same_tensors(const struct layout *l, const struct st_header *header)
 	}
 	return true;
 }
+
+uint64_t layout_patch_numel(const struct layout_tensor *t)
+{
+	return st_dtype_bits(t->dtype) < 8 ? t->end - t->begin : t->numel;
+}

@@ -73,4 +73,7 @@ int layout_alias(struct layout *l, uint32_t t, uint32_t of) MUST_CHECK;
 /* Same tensors with the same dtypes and shapes (whatever the order)? */
 bool layout_same_tensors(const struct layout *l, const struct st_header *header);
 
+/* Elements of a tensor as a patch counts them: its own, or its bytes for sub-byte types. */
+uint64_t layout_patch_numel(const struct layout_tensor *t);
+
 #endif

@@ -27,12 +27,6 @@ void sources_unref(struct sources *s)
 	free(s);
 }
 
-/* Patch elements of a tensor: its elements, or its bytes for sub-byte types. */
-static uint64_t patch_elements(const struct layout_tensor *t)
-{
-	return st_dtype_bits(t->dtype) < 8 ? t->end - t->begin : t->numel;
-}
-
 static int match(struct link *l, const struct layout *layout, struct why *why)
 {
 	l->slot = malloc((layout->tensor_count ? layout->tensor_count : 1) * sizeof(*l->slot));
@@ -48,11 +42,11 @@ static int match(struct link *l, const struct layout *layout, struct why *why)
 		if (t == LAYOUT_NONE)
 			return why_set(why, EBADMSG, "patch of an unknown tensor \"%s\"",
 				       SHOWN(name));
-		if (p->numel != patch_elements(&layout->tensors[t]))
+		if (p->numel != layout_patch_numel(&layout->tensors[t]))
 			return why_set(why, EBADMSG,
 				       "patch of \"%s\" is for %llu elements, the tensor has %llu",
 				       SHOWN(name), (unsigned long long)p->numel,
-				       (unsigned long long)patch_elements(&layout->tensors[t]));
+				       (unsigned long long)layout_patch_numel(&layout->tensors[t]));
 		if (p->width > st_dtype_width(layout->tensors[t].dtype))
 			return why_set(why, EBADMSG,
 				       "patch of \"%s\" has elements of %u bytes, the tensor is %s",
