@@ -28,6 +28,7 @@ struct slot {
 	bool pinned;
 	bool asked;    /* added by history_add_pinned(): not one of the last `keep` */
 	bool replaced; /* a later publication has the same version */
+	bool ready;    /* prepared, or nothing waits for that */
 };
 
 struct history {
@@ -35,6 +36,8 @@ struct history {
 	struct condition changed; /* with lock: current or newest moved */
 	unsigned keep;
 	/* guarded by lock */
+	bool gated;	/* current follows what is ready only */
+	uint64_t moves; /* of newest and current, and wake-ups */
 	struct slot *slots;
 	struct slot *current, *newest;
 	int64_t held_until; /* monotonic; 0: not held */
@@ -119,14 +122,28 @@ static struct slot *retire(struct history *h)
 	return dropped;
 }
 
-/* Lets current follow newest unless a hold keeps it; true when it moved. */
+/* Where current wants to be: the latest publication that is ready.  While nothing (or nothing with
+ * weights) is shown, waiting would only make it longer: the newest. */
+static struct slot *wanted(struct history *h)
+{
+	if (!h->current || !h->current->g->state)
+		return h->newest;
+	for (struct slot *s = h->slots; s && s != h->current; s = s->next)
+		if (s->ready && !s->asked && !s->replaced)
+			return s;
+	return h->current;
+}
+
+/* Lets current follow unless a hold keeps it; true when it moved. */
 static bool follow(struct history *h)
 {
+	struct slot *to = wanted(h);
+
 	if (h->held_until && h->held_until <= clock_mono_ns())
 		h->held_until = 0;
-	if (h->current == h->newest || (h->held_until && h->current))
+	if (h->current == to || (h->held_until && h->current))
 		return false;
-	h->current = h->newest;
+	h->current = to;
 	return true;
 }
 
@@ -137,8 +154,10 @@ static void finish(struct history *h, bool moved)
 	void (*fn)(void *ctx) = moved ? h->fn : NULL;
 	void *ctx = h->fn_ctx;
 
-	if (moved)
+	if (moved) {
+		h->moves++;
 		condition_broadcast(&h->changed);
+	}
 	lock_release(&h->lock);
 	slots_drop(dropped);
 	if (fn)
@@ -184,6 +203,7 @@ int history_publish(struct history *h, struct generation *g)
 		return -ENOMEM;
 	lock_take(&h->lock);
 	slot_push(h, s);
+	s->ready = !h->gated;
 	h->newest = s;
 	follow(h);
 	finish(h, true);
@@ -333,6 +353,42 @@ int64_t history_held_until(struct history *h)
 	until = h->held_until > clock_mono_ns() ? h->held_until : 0;
 	lock_release(&h->lock);
 	return until;
+}
+
+void history_gate(struct history *h)
+{
+	lock_take(&h->lock);
+	h->gated = true;
+	lock_release(&h->lock);
+}
+
+void history_ready(struct history *h, const struct generation *g)
+{
+	lock_take(&h->lock);
+	for (struct slot *s = h->slots; s; s = s->next)
+		if (s->g == g)
+			s->ready = true;
+	finish(h, follow(h));
+}
+
+int history_moved(struct history *h, uint64_t *seen, int64_t until_mono_ns)
+{
+	int ret = 0;
+
+	lock_take(&h->lock);
+	while (ret == 0 && h->moves == *seen)
+		ret = condition_wait(&h->changed, &h->lock, until_mono_ns);
+	*seen = h->moves;
+	lock_release(&h->lock);
+	return ret;
+}
+
+void history_wake(struct history *h)
+{
+	lock_take(&h->lock);
+	h->moves++;
+	condition_broadcast(&h->changed);
+	lock_release(&h->lock);
 }
 
 static void entry_fill(struct history *h, const struct slot *s, struct history_entry *e)

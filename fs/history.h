@@ -4,8 +4,9 @@
  * is newest.
  *
  * The only mutable pointers to generations in the program.  `newest` moves with history_publish();
- * `current` follows it at once unless the guard holds it back.  Kept: the last `keep`, and what is
- * current, pinned or has open handles.  One lock (LOCK_HISTORY), held for pointer changes only.
+ * `current` follows it at once unless the guard or the gate (history_gate()) hold it back.  Kept:
+ * the last `keep`, and what is current, pinned or has open handles.  One lock (LOCK_HISTORY), held
+ * for pointer changes only.
  */
 #ifndef FS_HISTORY_H
 #define FS_HISTORY_H
@@ -57,6 +58,16 @@ void history_release(struct history *h);
 void history_tick(struct history *h);
 /* Monotonic time when the hold ends, or 0. */
 int64_t history_held_until(struct history *h);
+
+/* Gate, set before the first publication: current follows a generation only once it was said to be
+ * ready (its pages are resident, its files written out).  Where nothing is shown yet it does not
+ * wait. */
+void history_gate(struct history *h);
+void history_ready(struct history *h, const struct generation *g);
+/* Waits until current or newest has moved since *seen (0 at first), or for history_wake(); 0 or
+ * -ETIMEDOUT. */
+int history_moved(struct history *h, uint64_t *seen, int64_t until_mono_ns) MUST_CHECK;
+void history_wake(struct history *h);
 
 struct history_entry {
 	uint64_t version;

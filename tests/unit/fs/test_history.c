@@ -304,6 +304,48 @@ static void subscriber_hears_of_changes(void **unused)
 	history_free(s.h);
 }
 
+static void ready(struct history *h, uint64_t version)
+{
+	struct generation *g = history_version(h, version);
+
+	assert_non_null(g);
+	history_ready(h, g);
+	generation_unref(g);
+}
+
+static void the_gate_waits_for_ready(void **unused)
+{
+	struct history *h = history_new(4);
+	uint64_t seen = 0;
+
+	history_gate(h);
+	publish(h, 1, "a"); /* nothing was shown: no waiting */
+	assert_int_equal(version_of(history_current(h)), 1);
+	publish(h, 2, "a");
+	publish(h, 3, "a");
+	assert_int_equal(version_of(history_current(h)), 1);
+	assert_int_equal(version_of(history_newest(h)), 3);
+	ready(h, 2); /* a newer one has come meanwhile: still a step */
+	assert_int_equal(version_of(history_current(h)), 2);
+	ready(h, 1); /* never back */
+	assert_int_equal(version_of(history_current(h)), 2);
+	history_hold(h, NSEC_PER_SEC);
+	ready(h, 3);
+	assert_int_equal(version_of(history_current(h)), 2);
+	history_release(h);
+	assert_int_equal(version_of(history_current(h)), 3);
+
+	assert_int_equal(history_moved(h, &seen, 0), 0);
+	assert_int_equal(history_moved(h, &seen, 0), -ETIMEDOUT);
+	publish(h, 3, "b"); /* another run's: the same number, not ready */
+	assert_int_equal(history_moved(h, &seen, 0), 0);
+	ready(h, 3);
+	assert_int_equal(history_moved(h, &seen, 0), 0);
+	history_wake(h);
+	assert_int_equal(history_moved(h, &seen, -1), 0);
+	history_free(h);
+}
+
 static void *publisher(void *ctx)
 {
 	for (uint64_t v = 1; v <= 20; v++)
@@ -353,6 +395,7 @@ int main(void)
 		cmocka_unit_test(a_new_lineage_replaces_the_number),
 		cmocka_unit_test(hold_keeps_current),
 		cmocka_unit_test(subscriber_hears_of_changes),
+		cmocka_unit_test(the_gate_waits_for_ready),
 		cmocka_unit_test(waiters_wake),
 		cmocka_unit_test(without_weights_there_is_no_version),
 	};
