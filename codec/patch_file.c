@@ -116,7 +116,7 @@ static int check_hash(const struct patch_file *file, struct why *why)
 	return 0;
 }
 
-static int open_tensor(const struct patch_file *file, const struct st_tensor *t, bool full,
+static int open_tensor(const struct patch_file *file, const struct st_tensor *t,
 		       struct patch *out_patch, struct why *why)
 {
 	uint64_t at = file->header->data + t->begin;
@@ -134,8 +134,6 @@ static int open_tensor(const struct patch_file *file, const struct st_tensor *t,
 			       "of 8",
 			       shown, (unsigned long long)at);
 	ret = patch_open(file->bytes + at, t->end - t->begin, out_patch, why);
-	if (ret == 0 && full)
-		ret = patch_check(out_patch, why);
 	if (ret < 0)
 		why_prefix(why, "\"%s\"", shown);
 	return ret;
@@ -155,8 +153,6 @@ int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_fi
 	ret = st_read(&src, &file->header, NULL, why);
 	if (ret == 0)
 		ret = check_meta(file->header, why);
-	if (ret == 0 && full)
-		ret = check_hash(file, why);
 	if (ret < 0)
 		goto out;
 	file->count = file->header->count;
@@ -167,13 +163,37 @@ int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_fi
 		goto out;
 	}
 	for (size_t i = 0; ret == 0 && i < file->count; i++)
-		ret = open_tensor(file, &file->header->tensors[i], full, &file->patches[i], why);
+		ret = open_tensor(file, &file->header->tensors[i], &file->patches[i], why);
+	if (ret == 0 && full)
+		ret = patch_file_check(file, why);
 out:
 	if (ret < 0)
 		patch_file_free(file);
 	else
 		*out_file = file;
 	return ret;
+}
+
+int patch_file_check(const struct patch_file *file, struct why *why)
+{
+	int ret = check_hash(file, why);
+
+	for (size_t i = 0; ret == 0 && i < file->count; i++) {
+		const struct st_tensor *t = &file->header->tensors[i];
+		char shown[128];
+
+		ret = patch_check(&file->patches[i], why);
+		if (ret < 0)
+			why_prefix(why, "\"%s\"",
+				   printable(shown, sizeof(shown), t->name, t->name_len));
+	}
+	return ret;
+}
+
+void patch_file_use(struct patch_file *file, const struct rice_kernel *kernel)
+{
+	for (size_t i = 0; i < file->count; i++)
+		file->patches[i].kernel = kernel;
 }
 
 void patch_file_free(struct patch_file *file)

@@ -28,6 +28,10 @@ struct patch_file {
  * -ENOMEM. */
 int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file,
 		    struct why *why) MUST_CHECK;
+/* What `full` looks at, of a file that was opened without. */
+int patch_file_check(const struct patch_file *file, struct why *why) MUST_CHECK;
+/* Has its blobs read by this kernel; patch_file_open() sets the best. */
+void patch_file_use(struct patch_file *file, const struct rice_kernel *kernel);
 void patch_file_free(struct patch_file *file); /* NULL is fine; does not unmap */
 
 /* ---- making one ---- */

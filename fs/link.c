@@ -8,6 +8,8 @@
  */
 #include "fs/state.h"
 
+#include "fs/kernel.h"
+
 #include <stdlib.h>
 
 struct sources *sources_ref(struct sources *s)
@@ -86,8 +88,12 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 		l->name = name != NULL ? strdup(name) : NULL;
 		err = name != NULL && l->name == NULL
 			      ? why_set(why, ENOMEM, "out of memory")
-			      : patch_file_open(mapping->bytes, mapping->size, check, &l->file,
+			      : patch_file_open(mapping->bytes, mapping->size, false, &l->file,
 						why);
+		if (err == 0)
+			patch_file_use(l->file, kernel_chosen());
+		if (err == 0 && check)
+			err = patch_file_check(l->file, why);
 		if (err == 0 && check && l->name != NULL)
 			err = check_name(l, why);
 		if (err == 0)

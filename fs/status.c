@@ -18,6 +18,7 @@
 #include "cache/cachedir.h"
 #include "cache/clock.h"
 #include "fs/human.h"
+#include "fs/kernel.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -435,6 +436,7 @@ void status_json(struct stack *s, struct buf *out)
 			     : json_null());
 	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
 	put(root, "blocks", status_blocks_json(s));
+	put(root, "kernel", json_string(patch_kernel_name(kernel_chosen())));
 	put(root, "counters", counters_json());
 	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
 	if (text == NULL)

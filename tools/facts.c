@@ -14,6 +14,7 @@
 #include "tools/facts.h"
 
 #include "cache/fileio.h"
+#include "fs/kernel.h"
 #include "tools/cli.h"
 
 #include <inttypes.h>
@@ -203,7 +204,11 @@ static int gather_patch(struct facts *f, int fd, struct why *why)
 		f->map = NULL;
 		return why_set(why, errno, "cannot be mapped: %s", errno_text(errno));
 	}
-	ret = patch_file_open(f->map, f->size, true, &f->patch, why);
+	ret = patch_file_open(f->map, f->size, false, &f->patch, why);
+	if (ret < 0)
+		return ret;
+	patch_file_use(f->patch, kernel_chosen());
+	ret = patch_file_check(f->patch, why);
 	if (ret < 0)
 		return ret;
 	p = f->patch;
