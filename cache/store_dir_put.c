@@ -8,6 +8,11 @@
  *
  * Several threads and processes may put at once: temp names carry the process and a count, and are
  * made with O_EXCL.
+ *
+ * Under a condition: "absent" is a rename that does not replace (or a hard link, where the file
+ * system does not know that).  "Replace this one" compares and renames under a lock on the dotfile
+ * ".NAME.lock", which stays there; so of several that have seen the same object one wins, on one
+ * machine or on several that share the file system.  A put without a condition asks no lock.
  */
 #include "cache/store_dir.h"
 
@@ -15,6 +20,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "cache/fileio.h"
@@ -94,7 +100,54 @@ static int copy_source(int fd, const struct source *src)
 	return rc;
 }
 
-static int put_into(struct dir_store *d, int dirfd, const char *name, const struct source *src)
+/* Takes the name unless somebody has it: -EEXIST. */
+static int take_name(int dirfd, const char *temp, const char *name)
+{
+	if (renameat2(dirfd, temp, dirfd, name, RENAME_NOREPLACE) == 0)
+		return 0;
+	if (errno != EINVAL && errno != ENOSYS)
+		return -errno;
+	if (linkat(dirfd, temp, dirfd, name, 0) < 0)
+		return -errno;
+	unlinkat(dirfd, temp, 0);
+	return 0;
+}
+
+/* -ESTALE unless the file of that name is the one meant. */
+static int check_identity(int dirfd, const char *name, const struct identity *id)
+{
+	struct object now = {0};
+	struct stat st;
+
+	if (fstatat(dirfd, name, &st, 0) < 0)
+		return errno == ENOENT ? -ESTALE : -errno;
+	store_dir_stat(&st, &now);
+	return identity_equal(&now.id, id) ? 0 : -ESTALE;
+}
+
+static int replace_name(int dirfd, const char *temp, const char *name, const struct identity *id)
+{
+	char lock[NAME_MAX + 1];
+	int fd, rc;
+
+	snprintf(lock, sizeof(lock), ".%.*s.lock", NAME_SHOWN, name);
+	fd = openat(dirfd, lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+	if (fd < 0)
+		return -errno;
+	do
+		rc = flock(fd, LOCK_EX) == 0 ? 0 : -errno;
+	while (rc == -EINTR);
+	if (rc == 0)
+		rc = check_identity(dirfd, name, id);
+	if (rc == 0 && renameat(dirfd, temp, dirfd, name) < 0)
+		rc = -errno;
+	close(fd);
+	return rc;
+}
+
+/* condition: NULL for none */
+static int put_into(struct dir_store *d, int dirfd, const char *name, const struct source *src,
+		    const struct put_condition *condition)
 {
 	char temp[NAME_MAX + 1];
 	int fd = open_temp(d, dirfd, name, temp), rc;
@@ -104,7 +157,11 @@ static int put_into(struct dir_store *d, int dirfd, const char *name, const stru
 	rc = copy_source(fd, src);
 	if (close(fd) < 0 && rc == 0)
 		rc = -errno;
-	if (rc == 0 && renameat(dirfd, temp, dirfd, name) < 0)
+	if (rc == 0 && condition != NULL && condition->absent)
+		rc = take_name(dirfd, temp, name);
+	else if (rc == 0 && condition != NULL && condition->replace != NULL)
+		rc = replace_name(dirfd, temp, name, condition->replace);
+	else if (rc == 0 && renameat(dirfd, temp, dirfd, name) < 0)
 		rc = -errno;
 	if (rc == 0)
 		return sync_dir(dirfd);
@@ -112,21 +169,36 @@ static int put_into(struct dir_store *d, int dirfd, const char *name, const stru
 	return rc;
 }
 
-int store_dir_put(struct store *s, const char *key, const struct source *src, struct why *why)
+static int put_failed(const char *key, int err, struct why *why)
+{
+	char shown[256];
+
+	printable(shown, sizeof(shown), key, strlen(key));
+	switch (err) {
+	case EEXIST: return why_set(why, err, "'%s' is there already", shown);
+	case ESTALE: return why_set(why, err, "'%s' has been replaced meanwhile", shown);
+	default:
+		return why_set(why, err, "'%s' cannot be written: %s", shown, strerrordesc_np(err));
+	}
+}
+
+int store_dir_put_if(struct store *s, const char *key, const struct source *src,
+		     const struct put_condition *condition, struct why *why)
 {
 	struct dir_store *d = (struct dir_store *)s;
 	const char *slash = strrchr(key, '/');
-	char shown[256];
 	int dirfd = open_parents(d, key, slash != NULL ? slash : key), rc;
 
 	if (dirfd < 0) {
 		rc = dirfd;
 	} else {
-		rc = put_into(d, dirfd, slash != NULL ? slash + 1 : key, src);
+		rc = put_into(d, dirfd, slash != NULL ? slash + 1 : key, src, condition);
 		close(dirfd);
 	}
-	if (rc == 0)
-		return 0;
-	return why_set(why, -rc, "'%s' cannot be written: %s",
-		       printable(shown, sizeof(shown), key, strlen(key)), strerrordesc_np(-rc));
+	return rc == 0 ? 0 : put_failed(key, -rc, why);
+}
+
+int store_dir_put(struct store *s, const char *key, const struct source *src, struct why *why)
+{
+	return store_dir_put_if(s, key, src, NULL, why);
 }

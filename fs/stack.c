@@ -20,6 +20,7 @@
 #include "cache/fileio.h"
 #include "cache/log.h"
 #include "cache/remote/http.h"
+#include "cache/remote/hub_url.h"
 #include "cache/remote/store_http.h"
 #include "cache/remote/store_hub.h"
 #include "cache/remote/store_s3.h"
@@ -29,9 +30,13 @@
 #include "fs/node.h"
 #include "fs/remember.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+
+#define HUB_GATEWAY "https://s3.hf.co" /* speaks S3 for the Hub's buckets */
 
 /* The network client, which all remote stores of the stack share. */
 static int need_http(struct stack *s, struct why *why)
@@ -260,6 +265,78 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 	}
 	*out = s;
 	return 0;
+}
+
+/* "hf://buckets/ns/name/prefix" is "s3://name/prefix" of the gateway's namespace. */
+static int open_gateway(struct stack *s, const char *place, struct store **out, struct why *why)
+{
+	const char *set = getenv("WEIGHTFS_HF_S3_ENDPOINT");
+	struct s3_options options = {.profile = s->opts->profile, .region = s->opts->region};
+	char *url = NULL, *endpoint = NULL;
+	struct hub_place hub = {0};
+	const char *name;
+	int ret = hub_place_parse(place, getenv("HF_ENDPOINT"), &hub, why);
+
+	if (ret < 0)
+		return ret;
+	name = strchr(hub.id, '/');
+	if (hub.kind != HUB_BUCKET || name == NULL)
+		ret = why_set(why, ENOTSUP,
+			      "%s: on the Hub only buckets (hf://buckets/...) can be written to",
+			      SHOWN(place));
+	else if (asprintf(&url, "s3://%s%s%s", name + 1, hub.prefix[0] != '\0' ? "/" : "",
+			  hub.prefix) < 0 ||
+		 asprintf(&endpoint, "%s/%.*s", set != NULL ? set : HUB_GATEWAY,
+			  (int)(name - hub.id), hub.id) < 0)
+		ret = why_set(why, ENOMEM, "out of memory");
+	if (ret == 0) {
+		options.endpoint_url = endpoint;
+		ret = store_s3_new(url, &options, s->http, out, why);
+	}
+	free(url);
+	free(endpoint);
+	hub_place_release(&hub);
+	return ret;
+}
+
+static int open_writable(struct stack *s, const char *place, struct store **out, struct why *why)
+{
+	const char *colon = strstr(place, "://");
+	int ret;
+
+	if (colon == NULL || colon == place ||
+	    memchr(place, '/', (size_t)(colon - place)) != NULL) {
+		ret = mkdir(place, 0777) == 0 || errno == EEXIST ? 0 : file_mkdirs(place);
+		if (ret < 0)
+			return why_set(why, -ret, "the directory %s cannot be made: %s",
+				       SHOWN(place), strerrordesc_np(-ret));
+		return store_dir_new(place, false, out, why);
+	}
+	if (!store_hub_is(place) && !has_scheme(place, "s3://"))
+		return why_set(why, ENOTSUP,
+			       "%.*s://...: only a directory, s3://... and hf://buckets/... can be "
+			       "written to",
+			       (int)MIN((size_t)(colon - place), (size_t)20), place);
+	if (!store_hub_is(place))
+		return open_remote(s, place, out, why);
+	ret = need_http(s, why);
+	return ret < 0 ? ret : open_gateway(s, place, out, why);
+}
+
+int stack_new_writable(struct opts *opts, const char *place, struct stack **out, struct why *why)
+{
+	struct stack *s = calloc(1, sizeof(*s));
+	int ret;
+
+	if (s == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	s->opts = opts;
+	ret = open_writable(s, place, &s->store, why);
+	if (ret < 0)
+		stack_free(s);
+	else
+		*out = s;
+	return ret;
 }
 
 void stack_free(struct stack *s)

@@ -396,6 +396,103 @@ static void test_blob(void **state)
 	store_free(s);
 }
 
+/* ---- putting under a condition ---- */
+
+static int put_text(struct store *s, const char *text, const struct put_condition *c,
+		    struct why *why)
+{
+	const struct source src = source_memory(text, strlen(text));
+
+	return store_put_if(s, "pointer", &src, c, why);
+}
+
+static struct identity identity_of(struct store *s)
+{
+	struct listing l = list(s, "pointer");
+	struct identity id = l.v[0].id;
+
+	listing_release(&l);
+	return id;
+}
+
+static void test_put_if(void **state)
+{
+	struct store *s = open_store("", false);
+	struct put_condition absent = {.absent = true}, replace = {0};
+	struct why why = {0};
+	struct identity first;
+
+	replace.replace = &first;
+	memset(&first, 7, sizeof(first));
+	assert_int_equal(put_text(s, "one", &replace, &why), -ESTALE);
+	assert_int_equal(put_text(s, "one", &absent, &why), 0);
+	assert_int_equal(put_text(s, "two", &absent, &why), -EEXIST);
+	assert_non_null(strstr(why.text, "there already"));
+	first = identity_of(s);
+	assert_int_equal(put_text(s, "three", &replace, &why), 0);
+	assert_int_equal(put_text(s, "four", &replace, &why), -ESTALE);
+	assert_non_null(strstr(why.text, "replaced meanwhile"));
+	/* What failed left nothing, and the lock is not listed. */
+	expect_list(s, "", "pointer");
+	assert_int_equal(access(at(".pointer.lock"), F_OK), 0);
+	store_free(s);
+}
+
+enum { RIVALS = 8, ROUNDS = 20 };
+
+struct rival {
+	pthread_t thread;
+	struct store *s;
+	pthread_barrier_t *go;
+	struct identity seen;
+	bool absent;
+	int ret;
+};
+
+static void *compete(void *arg)
+{
+	struct rival *r = arg;
+	const struct put_condition c = {
+		.absent = r->absent,
+		.replace = r->absent ? NULL : &r->seen,
+	};
+
+	pthread_barrier_wait(r->go);
+	r->ret = put_text(r->s, "text", &c, NULL);
+	return NULL;
+}
+
+/* Of those that have seen the same, exactly one wins. */
+static void test_put_if_rivals(void **state)
+{
+	struct rival rivals[RIVALS];
+	pthread_barrier_t go;
+
+	pthread_barrier_init(&go, NULL, RIVALS);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct store *s = open_store("", false);
+		int won = 0;
+
+		for (int i = 0; i < RIVALS; i++) {
+			rivals[i] = (struct rival){.s = s, .go = &go, .absent = round == 0};
+			if (round > 0)
+				rivals[i].seen = identity_of(s);
+		}
+		for (int i = 0; i < RIVALS; i++)
+			assert_int_equal(
+				pthread_create(&rivals[i].thread, NULL, compete, &rivals[i]), 0);
+		for (int i = 0; i < RIVALS; i++) {
+			pthread_join(rivals[i].thread, NULL);
+			won += rivals[i].ret == 0;
+			assert_true(rivals[i].ret == 0 ||
+				    rivals[i].ret == (round == 0 ? -EEXIST : -ESTALE));
+		}
+		assert_int_equal(won, 1);
+		store_free(s);
+	}
+	pthread_barrier_destroy(&go);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -407,6 +504,8 @@ int main(void)
 		scratch_test(test_settled_by_age),
 		scratch_test(test_settled_race),
 		scratch_test(test_put),
+		scratch_test(test_put_if),
+		scratch_test(test_put_if_rivals),
 		scratch_test(test_watch),
 		scratch_test(test_root_made_anew),
 		scratch_test(test_blob),
