@@ -90,7 +90,7 @@ BENCH_PY := $(wildcard tests/bench/bench_*.py)
 DRIVE_SRC := $(wildcard tests/drive/drive_*.c)
 DRIVE_BIN := $(patsubst tests/drive/%.c,$(B)/drive/%,$(DRIVE_SRC))
 C_FILES = $(wildcard $(addsuffix /*.[ch],codec cache cache/remote fs tools tests/fuzz tests/bench \
-	tests/drive tests/unit/codec tests/unit/cache tests/unit/remote tests/unit/fs))
+	tests/drive tests/unit/codec tests/unit/cache tests/unit/remote tests/unit/fs tests/unit/tools))
 
 .PHONY: all
 all: $(B)/weightfs ## build the program: build/VARIANT/weightfs
@@ -135,6 +135,11 @@ $(B)/unit/remote/%: $(B)/tests/unit/remote/%.o $(B)/remote.a $(B)/cache.a $(B)/c
 $(B)/unit/fs/%: $(B)/tests/unit/fs/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(REMOTE_LIBS) $(LIBS)
+# The verbs' own logic: everything but main().
+$(B)/unit/tools/%: $(B)/tests/unit/tools/%.o $(filter-out $(B)/tools/main.o,$(call obj,$(TOOLS_SRC))) \
+		$(B)/front.a $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(FUSE_LIBS) $(REMOTE_LIBS) $(LIBS)
 $(B)/bench/bench_wfp1: LIBS += -lzstd
 $(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)

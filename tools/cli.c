@@ -167,6 +167,12 @@ static int take_own(struct split *s, const struct cli_opt *own, const char *valu
 		value = s->argv[s->at++];
 	}
 	s->line->value[i] = value != NULL ? value : "";
+	if (own->many) {
+		if (s->line->many_count == CLI_MANY_MAX)
+			return cli_usage(s->cli, "more than %d times --%s", CLI_MANY_MAX,
+					 own->name);
+		s->line->many[s->line->many_count++] = value;
+	}
 	return -1;
 }
 

@@ -17,6 +17,7 @@ struct cli_opt {
 	char letter;	  /* or 0 */
 	const char *arg;  /* NULL for a switch */
 	const char *help;
+	bool many; /* may be given several times: line.many has all of them */
 };
 
 enum cli_opts {
@@ -36,13 +37,16 @@ struct cli {
 	const char *exits;    /* more exit codes than 0, 1 and 2: a line, or NULL */
 };
 
-enum { CLI_ARGS_MAX = 4, CLI_OWN_MAX = 12 };
+enum { CLI_ARGS_MAX = 4, CLI_OWN_MAX = 24, CLI_MANY_MAX = 64 };
 
 struct cli_line {			/* a parsed command line */
 	const char *value[CLI_OWN_MAX]; /* per own option: its value ("" for a switch), NULL when
 					   not given; the last one counts */
 	const char *args[CLI_ARGS_MAX];
 	size_t count;
+	const char
+		*many[CLI_MANY_MAX]; /* the values of the option that may be repeated, in order */
+	size_t many_count;
 };
 
 /* Parses argv (argv[0] is the verb).  `o` may be NULL when the verb has own options only.  Returns

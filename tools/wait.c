@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * weightfs wait MOUNTPOINT: sleeps in poll(2) on .weightfs/newest (or version) until a number is
- * there, prints it and ends.
+ * there, prints it and ends.  A mount that goes away ends the wait with a sentence.
  *
- * The file is read again after each wake-up, and at least once a second, so that nothing depends on
- * a wake-up that a kernel or a bind mount swallows.  A mount that goes away ends the wait with a
- * sentence.
+ * How it sleeps is tools/newest.c's.  One thread.
  */
 #include "cache/clock.h"
-#include "cache/fileio.h"
 #include "tools/cli.h"
+#include "tools/newest.h"
 #include "tools/place.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -44,55 +41,20 @@ static const struct cli cli = {
 	.exits = "3  the version did not come in time",
 };
 
-static const int64_t LOOK_NS = NSEC_PER_SEC;	  /* without a wake-up */
-static const int64_t REST_NS = NSEC_PER_SEC / 50; /* after one that brought nothing */
-
-/* The number in the file; false while there is none. */
-static int read_version(int fd, bool *out_any, uint64_t *out)
-{
-	char text[64];
-	ssize_t n;
-
-	do
-		n = pread(fd, text, sizeof(text) - 1, 0);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return -errno;
-	text[n] = '\0';
-	text[strcspn(text, "\n")] = '\0';
-	*out_any = parse_u64(text, out) == 0;
-	return 0;
-}
-
-static void sleep_until(int fd, int64_t until, bool listen)
-{
-	struct pollfd p = {.fd = listen ? fd : -1, .events = POLLIN | POLLPRI};
-	int64_t left = until - clock_mono_ns();
-	struct timespec ts = clock_timespec(left > 0 ? left : 0);
-
-	/* Whatever ends it, the file is read next. */
-	(void)ppoll(&p, 1, &ts, NULL);
-}
-
 /* 1: there, *out has it; 0: timed out; -errno. */
 static int wait_for(int fd, uint64_t least, int64_t until, uint64_t *out)
 {
 	for (;;) {
 		bool any = false;
-		int64_t now;
-		int ret = read_version(fd, &any, out);
+		int ret = newest_read(fd, &any, out);
 
 		if (ret < 0)
 			return ret;
 		if (any && *out >= least)
 			return 1;
-		now = clock_mono_ns();
-		if (now >= until)
+		if (clock_mono_ns() >= until)
 			return 0;
-		sleep_until(fd, MIN(until, now + LOOK_NS), true);
-		now = clock_mono_ns();
-		if (now < until)
-			sleep_until(fd, MIN(until, now + REST_NS), false);
+		newest_sleep(fd, -1, until);
 	}
 }
 
