@@ -57,7 +57,7 @@ FUSE_API := $(shell pkg-config --atleast-version=3.17 fuse3 2>/dev/null && echo 
 	{ pkg-config --atleast-version=3.12 fuse3 2>/dev/null && echo 312 || echo 31; })
 FUSE_CFLAGS = $(shell pkg-config --cflags fuse3) -DFUSE_USE_VERSION=$(FUSE_API)
 FUSE_LIBS = $(shell pkg-config --libs fuse3)
-LIBS := -ljansson -lxxhash -lpthread -lm
+LIBS := -ljansson -lxxhash -lzstd -lpthread -lm
 # Only what is in cache/remote needs these.
 REMOTE_LIBS := -lcurl -lcrypto -lexpat
 
@@ -140,7 +140,6 @@ $(B)/unit/tools/%: $(B)/tests/unit/tools/%.o $(filter-out $(B)/tools/main.o,$(ca
 		$(B)/front.a $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(FUSE_LIBS) $(REMOTE_LIBS) $(LIBS)
-$(B)/bench/bench_wfp1: LIBS += -lzstd
 $(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)

@@ -13,7 +13,7 @@
  */
 #include "tools/sim_write.h"
 
-#include "codec/buf.h"
+#include "codec/write_trl.h"
 #include "tools/sha256.h"
 
 #include <inttypes.h>
@@ -62,159 +62,98 @@ void sim_writer_init(struct sim_writer *w, const struct sim_generation *generati
 /* ---- an object in the making ---- */
 
 struct piece {
-	char name[128];
-	uint64_t shape[2];
-	const void *data; /* the bytes */
-	void *owned;	  /* data, if it is the piece's own */
-	uint64_t begin, size;
-	uint8_t dtype, rank;
+	const void *data;
+	uint64_t begin, size; /* in the object */
 };
 
 struct object_maker {
+	struct trl_tensor *tensors; /* count of them */
+	struct arrays {
+		const void *values; /* or the whole tensor */
+		void *index, *own;  /* own: values, if they are its own */
+	} *arrays;		    /* likewise */
 	struct piece *pieces;
-	size_t count;
+	size_t count, piece_count;
 	uint64_t params, changed, total; /* what the metadata tells */
-	struct buf names;		 /* JSON array members */
 	struct buf header;
 };
 
 static void object_release(struct object_maker *o)
 {
-	for (size_t i = 0; i < o->count; i++)
-		free(o->pieces[i].owned);
+	for (size_t i = 0; i < o->count; i++) {
+		free(o->arrays[i].index);
+		free(o->arrays[i].own);
+	}
+	free(o->tensors);
+	free(o->arrays);
 	free(o->pieces);
-	buf_release(&o->names);
 	buf_release(&o->header);
 }
 
-static struct piece *object_add(struct object_maker *o, const char *name, const char *suffix,
-				enum st_dtype dtype, const void *data, uint64_t count)
+static struct trl_tensor *object_add(struct object_maker *o, const struct sim_tensor *t)
 {
-	struct piece *p = &o->pieces[o->count++];
+	struct trl_tensor *out = &o->tensors[o->count++];
 
-	snprintf(p->name, sizeof(p->name), "%s%s", name, suffix);
-	p->dtype = (uint8_t)dtype;
-	p->rank = 1;
-	p->shape[0] = count;
-	p->size = count * st_dtype_bits(dtype) / 8;
-	p->data = data;
-	return p;
-}
-
-static void count_param(struct object_maker *o, const struct sim_tensor *t, uint64_t changed)
-{
-	if (o->params++ > 0)
-		buf_addstr(&o->names, ", ");
-	buf_addjson(&o->names, t->name, strlen(t->name));
-	o->changed += changed;
+	*out = (struct trl_tensor){
+		.name = t->name,
+		.shape = t->shape,
+		.numel = t->numel,
+		.dtype = ST_BF16,
+		.rank = t->rank,
+	};
+	o->params++;
 	o->total += t->numel;
+	return out;
 }
 
 static void add_full(struct object_maker *o, const struct sim_tensor *t, const struct sim_state *s)
 {
-	struct piece *p = object_add(o, t->name, "", ST_BF16, s->bits, t->numel);
-
-	p->rank = t->rank;
-	memcpy(p->shape, t->shape, sizeof(p->shape));
-	count_param(o, t, t->numel);
+	o->arrays[o->count].values = s->bits;
+	object_add(o, t)->whole = true;
+	o->changed += t->numel;
 }
 
-/* Gaps between positions, in 16 bits where the largest fits. */
-static void *encode_gaps(const struct sim_state *s, enum st_dtype *out_dtype)
+static const struct trl_form *form_of(const struct sim_writer *w)
 {
-	uint64_t largest = 0, next = 0;
-	uint16_t *narrow = malloc(s->changed * sizeof(uint32_t));
-	uint32_t *wide = (uint32_t *)(void *)narrow;
-
-	if (!narrow)
-		return NULL;
-	for (uint64_t i = 0; i < s->changed; i++) {
-		largest = MAX(largest, s->positions[i] - next);
-		next = s->positions[i] + 1;
-	}
-	*out_dtype = largest <= UINT16_MAX ? ST_U16 : ST_U32;
-	next = 0;
-	for (uint64_t i = 0; i < s->changed; i++) {
-		if (*out_dtype == ST_U16)
-			narrow[i] = (uint16_t)(s->positions[i] - next);
-		else
-			wide[i] = (uint32_t)(s->positions[i] - next);
-		next = s->positions[i] + 1;
-	}
-	return narrow;
-}
-
-static void *encode_raw(const struct sim_state *s)
-{
-	uint32_t *out = malloc(s->changed * sizeof(*out));
-
-	for (uint64_t i = 0; out && i < s->changed; i++)
-		out[i] = (uint32_t)s->positions[i]; /* as TRL does, wrapping beyond 2^31 */
-	return out;
+	if (!w->generation->encodes)
+		return &trl_form_v1;
+	return w->encoding == SIM_GAP_DELTA ? &trl_form_gaps : &trl_form_raw;
 }
 
 static int add_sparse(struct object_maker *o, const struct sim_writer *w,
 		      const struct sim_tensor *t, const struct sim_state *s)
 {
-	enum st_dtype dtype = ST_I32;
-	void *index = w->encoding == SIM_GAP_DELTA ? encode_gaps(s, &dtype) : encode_raw(s);
+	struct arrays *arrays = &o->arrays[o->count];
+	struct trl_tensor *out = object_add(o, t);
 	uint16_t *values = malloc(s->changed * sizeof(*values));
+	uint64_t next = 0;
 
-	if (!index || !values) {
-		free(index);
-		free(values);
+	arrays->index = malloc(s->changed * sizeof(uint32_t));
+	arrays->values = arrays->own = values;
+	if (!arrays->index || !values)
 		return -ENOMEM;
-	}
 	for (uint64_t i = 0; i < s->changed; i++)
 		values[i] = s->bits[s->positions[i]];
-	object_add(o, t->name, w->generation->index, dtype, index, s->changed)->owned = index;
-	object_add(o, t->name, w->generation->values, ST_BF16, values, s->changed)->owned = values;
-	count_param(o, t, s->changed);
+	trl_count(out, s->positions, s->changed);
+	trl_index(form_of(w), out, s->positions, s->changed, &next, arrays->index);
+	o->changed += s->changed;
 	return 0;
 }
 
 /* ---- metadata ---- */
 
-struct metadata {
-	struct st_meta pairs[16];
-	char text[16][72]; /* values that are made, by their pair's place */
-	size_t count;
-};
-
-static void meta_set(struct metadata *m, const char *key, const char *value)
+/* What is older than codec/write_trl.c knows. */
+static void meta_set(struct trl_meta *m, const char *key, const char *value)
 {
 	m->pairs[m->count++] = (struct st_meta){key, value};
 }
 
-static void meta_number(struct metadata *m, const char *key, uint64_t value)
+static void meta_number(struct trl_meta *m, const char *key, uint64_t value)
 {
 	char *text = m->text[m->count];
 
 	snprintf(text, sizeof(m->text[0]), "%" PRIu64, value);
 	meta_set(m, key, text);
-}
-
-/* As Python's str() writes a float between 0 and 1: the fewest digits that give it back. */
-static void meta_fraction(struct metadata *m, const char *key, double value)
-{
-	char *text = m->text[m->count];
-
-	for (int digits = 1; digits <= 17; digits++) {
-		snprintf(text, sizeof(m->text[0]), "%.*g", digits, value);
-		if (strtod(text, NULL) == value)
-			break;
-	}
-	if (!strpbrk(text, ".e"))
-		strncat(text, ".0", 3);
-	meta_set(m, key, text);
-}
-
-static void meta_counts(struct metadata *m, const struct object_maker *o, uint64_t total)
-{
-	meta_number(m, "num_changed_params", o->params);
-	meta_number(m, "total_changed_elements", o->changed);
-	meta_number(m, "total_elements", total);
-	meta_fraction(m, "sparsity", total > 0 ? 1 - (double)o->changed / (double)total : 0);
 }
 
 static void state_checksum(const struct sim_writer *w, char out[65])
@@ -228,45 +167,42 @@ static void state_checksum(const struct sim_writer *w, char out[65])
 	sha256_hex(&sha, out);
 }
 
-static void metadata_v1_0(struct metadata *m, const struct sim_writer *w,
-			  const struct object_maker *o, bool anchor, const char *names)
+static void metadata_v1_0(struct trl_meta *m, const struct sim_writer *w,
+			  const struct object_maker *o, bool anchor)
 {
+	const uint64_t total = w->train->model->numel;
+
+	m->count = 0;
 	meta_set(m, "format", anchor ? "anchor_checkpoint" : "sparse_weight_patch");
 	meta_set(m, "version", "1");
 	meta_number(m, "model_version", w->number);
 	if (!anchor) {
 		meta_number(m, "prev_model_version", w->number - 1);
 		meta_number(m, "anchor_step", w->anchor);
-		meta_counts(m, o, w->train->model->numel);
-		meta_set(m, "changed_params", names);
+		meta_number(m, "num_changed_params", o->params);
+		meta_number(m, "total_changed_elements", o->changed);
+		meta_number(m, "total_elements", total);
+		trl_fraction(1 - (double)o->changed / (double)total, m->text[m->count]);
+		meta_set(m, "sparsity", m->text[m->count]);
+		meta_set(m, "changed_params", buf_str(&m->names));
 	}
 	meta_set(m, "base_model_id", w->train->model->config.name);
 	state_checksum(w, m->text[m->count]);
 	meta_set(m, "checksum_sha256", m->text[m->count]);
 }
 
-static void metadata(struct metadata *m, const struct sim_writer *w, const struct object_maker *o,
-		     bool anchor, bool sparse, const char *names)
+static void metadata(struct trl_meta *m, const struct sim_writer *w, const struct object_maker *o,
+		     bool anchor, bool sparse)
 {
-	m->count = 0;
+	/* v1.0's marker of an empty delta is no parameter. */
+	trl_meta_make(m, form_of(w), w->number, sparse, o->tensors, o->params);
 	if (is(w, "v1.0")) {
-		metadata_v1_0(m, w, o, anchor, names);
-		return;
-	}
-	if (is(w, "v1.1")) {
+		metadata_v1_0(m, w, o, anchor);
+	} else if (is(w, "v1.1")) {
+		m->count = 0;
 		meta_number(m, "num_params", o->params);
 		meta_set(m, "sparse", sparse ? "True" : "False");
-		return;
 	}
-	meta_set(m, "format", "sparse_weight_patch");
-	meta_set(m, "version", "1");
-	meta_set(m, "sparse", sparse ? "True" : "False");
-	meta_number(m, "model_version", w->number);
-	meta_counts(m, o, o->total);
-	if (w->generation->encodes)
-		meta_set(m, "encoding", w->encoding == SIM_GAP_DELTA ? "gap_delta" : "raw");
-	else
-		meta_set(m, "changed_params", names);
 }
 
 /* ---- putting it together ---- */
@@ -275,16 +211,31 @@ static int piece_order(const void *a, const void *b)
 {
 	const struct piece *x = a, *y = b;
 
-	if (x->dtype != y->dtype)
-		return x->dtype > y->dtype ? -1 : 1; /* the enum ascends as the library's does */
-	return strcmp(x->name, y->name);
+	return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static void list_pieces(struct object_maker *o, const struct sim_writer *w)
+{
+	for (size_t i = 0; i < o->count; i++) {
+		const struct trl_tensor *t = &o->tensors[i];
+		const struct arrays *a = &o->arrays[i];
+		const uint64_t values = t->whole ? t->numel : t->changed;
+		const uint64_t width = st_dtype_width(trl_index_dtype(form_of(w), t));
+
+		o->pieces[o->piece_count++] =
+			(struct piece){a->values, t->values_at, values * st_dtype_width(t->dtype)};
+		if (!t->whole)
+			o->pieces[o->piece_count++] =
+				(struct piece){a->index, t->index_at, t->changed * width};
+	}
+	qsort(o->pieces, o->piece_count, sizeof(*o->pieces), piece_order);
 }
 
 static int object_read(void *ctx, uint64_t off, void *dst, size_t len)
 {
 	const struct object_maker *o = ctx;
 	uint8_t *to = dst;
-	size_t first = 0, last = o->count;
+	size_t first = 0, last = o->piece_count;
 
 	if (off < o->header.len) {
 		size_t part = MIN(len, o->header.len - (size_t)off);
@@ -294,7 +245,6 @@ static int object_read(void *ctx, uint64_t off, void *dst, size_t len)
 		off += part;
 		len -= part;
 	}
-	off -= MIN(off, (uint64_t)o->header.len);
 	while (first < last) { /* the first piece that ends after off */
 		size_t middle = first + (last - first) / 2;
 
@@ -316,40 +266,21 @@ static int object_read(void *ctx, uint64_t off, void *dst, size_t len)
 	return 0;
 }
 
-static int object_put(struct object_maker *o, const struct sim_writer *w, const struct metadata *m,
+static int object_put(struct object_maker *o, const struct sim_writer *w, const struct trl_meta *m,
 		      struct sim_report *out, struct why *why)
 {
-	struct st_tensor *tensors = calloc(o->count + 1, sizeof(*tensors));
 	struct source src = {.read = object_read, .ctx = o};
-	uint64_t at = 0;
-	int err = -ENOMEM;
+	int err;
 
-	if (!tensors)
-		goto out;
-	qsort(o->pieces, o->count, sizeof(*o->pieces), piece_order);
-	for (size_t i = 0; i < o->count; i++) {
-		struct piece *p = &o->pieces[i];
-
-		p->begin = at;
-		at += p->size;
-		tensors[i] = (struct st_tensor){
-			.name = p->name,
-			.name_len = (uint32_t)strlen(p->name),
-			.dtype = p->dtype,
-			.rank = p->rank,
-			.shape = p->shape,
-			.begin = p->begin,
-			.end = at,
-		};
-	}
-	err = st_compose(tensors, o->count, m->pairs, m->count, 8, 0, &o->header, why);
+	if (m->names.failed)
+		return why_set(why, ENOMEM, "%s: out of memory", out->key);
+	err = trl_layout(form_of(w), o->tensors, o->count, m->pairs, m->count, &o->header,
+			 &src.size, why);
 	if (err < 0)
-		goto out;
-	src.size = o->header.len + at;
+		return err;
+	list_pieces(o, w);
 	err = store_put(w->store, out->key, &src, why);
 	out->bytes = src.size;
-out:
-	free(tensors);
 	return err;
 }
 
@@ -365,12 +296,14 @@ static bool is_anchor(const struct sim_writer *w)
 static int fill(struct object_maker *o, const struct sim_writer *w, bool whole, bool sparse)
 {
 	static const uint32_t nothing;
+	static const uint64_t one = 1;
 	const struct sim_model *model = w->train->model;
 
+	o->tensors = calloc(model->count + 1, sizeof(*o->tensors));
+	o->arrays = calloc(model->count + 1, sizeof(*o->arrays));
 	o->pieces = calloc(model->count * 2 + 1, sizeof(*o->pieces));
-	if (!o->pieces)
+	if (!o->tensors || !o->arrays || !o->pieces)
 		return -ENOMEM;
-	buf_addstr(&o->names, "[");
 	for (size_t i = 0; i < model->count; i++) {
 		const struct sim_state *s = &w->train->states[i];
 		int err = 0;
@@ -382,10 +315,18 @@ static int fill(struct object_maker *o, const struct sim_writer *w, bool whole, 
 		if (err < 0)
 			return err;
 	}
-	buf_addstr(&o->names, "]");
-	if (is(w, "v1.0") && o->count == 0)
-		object_add(o, "__empty_delta__", "", ST_I32, &nothing, 1);
-	return o->names.failed ? -ENOMEM : 0;
+	if (is(w, "v1.0") && o->count == 0) {
+		o->arrays[0].values = &nothing;
+		o->tensors[o->count++] = (struct trl_tensor){
+			.name = "__empty_delta__",
+			.shape = &one,
+			.numel = 1,
+			.dtype = ST_I32,
+			.rank = 1,
+			.whole = true,
+		};
+	}
+	return 0;
 }
 
 /* blind: there was no change detector yet, so that everything is written. */
@@ -395,7 +336,7 @@ static int publish(struct sim_writer *w, bool blind, struct sim_report *out, str
 	bool sparse = !blind && !anchor;
 	const char *folder = is(w, "v1.1") ? "steps" : anchor ? "anchors" : "deltas";
 	struct object_maker o = {0};
-	struct metadata m;
+	struct trl_meta m = {0};
 	int err;
 
 	out->kind = sparse ? "delta" : !whole ? "partial anchor" : anchor ? "anchor" : "full";
@@ -407,9 +348,10 @@ static int publish(struct sim_writer *w, bool blind, struct sim_report *out, str
 	if (err < 0) {
 		why_set(why, -err, "%s: out of memory", out->key);
 	} else {
-		metadata(&m, w, &o, anchor, sparse, buf_str(&o.names));
+		metadata(&m, w, &o, anchor, sparse);
 		err = object_put(&o, w, &m, out, why);
 	}
+	trl_meta_release(&m);
 	object_release(&o);
 	return err;
 }
