@@ -55,6 +55,10 @@ struct pub_input {
 	size_t count;
 	const struct pub_file *files; /* by name; file_count of them */
 	size_t file_count;
+	/* The files beside them that belong to a checkpoint (config.json, tokenizer), for encodings
+	 * whose anchors are whole directories; companion_count of them. */
+	const struct pub_file *companions;
+	size_t companion_count;
 	uint64_t version, base_version; /* base_version: of a delta */
 	char lineage[9];		/* 8 hexadecimal digits */
 	char state[33], base_state[33]; /* state hashes, 32 digits; base_state: of a delta */
@@ -88,7 +92,9 @@ struct pub_encoding {
 	int (*delta)(const struct pub_input *in, struct pub_objects *out, struct why *why);
 	/* The whole state.  NULL: the checkpoint's files as they are (pub_anchor_plain()). */
 	int (*anchor)(const struct pub_input *in, struct pub_objects *out, struct why *why);
-	bool empty; /* a step without changes has an object, too */
+	bool empty;	  /* a step without changes has an object, too */
+	bool consecutive; /* a delta's version must be its base's plus one; else it is an anchor */
+	bool overwrites;  /* its keys are the same at every attempt */
 };
 
 /* The entry of a name; NULL with a sentence that lists the names. */
@@ -98,6 +104,8 @@ const struct pub_encoding *pub_encoding_at(size_t i);
 
 /* Entries of the table. */
 extern const struct pub_encoding pub_wfp1;
+extern const struct pub_encoding pub_trl_v1, pub_trl_v3; /* tools/pub_trl.c */
+extern const struct pub_encoding pub_hfdir;		 /* tools/pub_hfdir.c */
 
 /* Writes the patches into a patch file under "deltas/", with the metadata that readers of wfp1
  * look for. */
