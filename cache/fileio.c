@@ -273,6 +273,11 @@ int source_fd(int fd, struct source *out)
 	return 0;
 }
 
+int source_fd_of(const struct source *src)
+{
+	return src->read == source_fd_read ? (int)(intptr_t)src->ctx : -1;
+}
+
 static int sink_fd_write(void *ctx, uint64_t off, const void *src, size_t len)
 {
 	return file_pwrite(*(const int *)ctx, src, len, off);

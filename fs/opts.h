@@ -21,8 +21,9 @@ struct opts {
 	bool ignore_times, foreground, allow_other;
 	bool prefetch_all;		     /* pull every new version's weights near */
 	bool no_sign_request, request_payer; /* of S3 */
-	bool deep;	 /* no option: a tool that wants every object looked into sets it */
-	struct buf fuse; /* comma-separated options for the kernel mount that are not ours */
+	const char *uploader; /* "s3" or "hf"; NULL: whichever can; no option here either */
+	bool deep;	      /* no option: a tool that wants every object looked into sets it */
+	struct buf fuse;      /* comma-separated options for the kernel mount that are not ours */
 };
 
 struct opt_def {

@@ -20,12 +20,14 @@
 #include "cache/fileio.h"
 #include "cache/log.h"
 #include "cache/remote/http.h"
+#include "cache/remote/hub_token.h"
 #include "cache/remote/hub_url.h"
 #include "cache/remote/store_http.h"
 #include "cache/remote/store_hub.h"
 #include "cache/remote/store_s3.h"
 #include "cache/remote/url.h"
 #include "cache/store.h"
+#include "cache/store_hf.h"
 #include "fs/history.h"
 #include "fs/node.h"
 #include "fs/remember.h"
@@ -267,6 +269,61 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 	return 0;
 }
 
+static int only_buckets(const char *place, struct why *why)
+{
+	return why_set(why, ENOTSUP,
+		       "%s: on the Hub only buckets (hf://buckets/...) can be written to",
+		       SHOWN(place));
+}
+
+/* With nothing but the Hub's token: `hf` uploads, the Hub's API is what is read. */
+static int open_uploader(struct stack *s, const char *place, struct store **out, struct why *why)
+{
+	const struct store_hub_options hub = {.token_file = s->opts->token_file};
+	struct store_hf_options options = {.token_file = s->opts->token_file};
+	struct hub_place p = {0};
+	struct store *reader;
+	char *uri = NULL;
+	int ret = hub_place_parse(place, getenv("HF_ENDPOINT"), &p, why);
+
+	if (ret == 0 && p.kind != HUB_BUCKET)
+		ret = only_buckets(place, why);
+	if (ret == 0 && asprintf(&uri, "hf://buckets/%s%s%s", p.id, p.prefix[0] != '\0' ? "/" : "",
+				 p.prefix) < 0) {
+		uri = NULL;
+		ret = why_set(why, ENOMEM, "out of memory");
+	}
+	if (ret == 0)
+		ret = store_hub_new(place, &hub, s->http, &reader, why);
+	options.place = uri;
+	if (ret == 0)
+		ret = store_hf_new(&options, reader, out, why);
+	free(uri);
+	hub_place_release(&p);
+	return ret;
+}
+
+/* Which of the two ways into a bucket: that of --uploader; otherwise the gateway where there are
+ * keys of the Hub's own ("HFAK...") or somebody has named a profile or the gateway; else `hf` where
+ * there is a token. */
+static bool wants_uploader(const struct opts *opts)
+{
+	const char *key = getenv("AWS_ACCESS_KEY_ID");
+	struct hub_token *token = NULL;
+	bool found;
+
+	if (opts->uploader != NULL)
+		return strcmp(opts->uploader, "hf") == 0;
+	if ((key != NULL && strncmp(key, "HFAK", 4) == 0) || opts->profile != NULL ||
+	    getenv("AWS_PROFILE") != NULL || getenv("WEIGHTFS_HF_S3_ENDPOINT") != NULL)
+		return false;
+	if (hub_token_new(opts->token_file, &token, NULL) < 0)
+		return true; /* it will say what is wrong with the file */
+	found = hub_token_origin(token) != NULL;
+	hub_token_free(token);
+	return found;
+}
+
 /* "hf://buckets/ns/name/prefix" is "s3://name/prefix" of the gateway's namespace. */
 static int open_gateway(struct stack *s, const char *place, struct store **out, struct why *why)
 {
@@ -281,9 +338,7 @@ static int open_gateway(struct stack *s, const char *place, struct store **out, 
 		return ret;
 	name = strchr(hub.id, '/');
 	if (hub.kind != HUB_BUCKET || name == NULL)
-		ret = why_set(why, ENOTSUP,
-			      "%s: on the Hub only buckets (hf://buckets/...) can be written to",
-			      SHOWN(place));
+		ret = only_buckets(place, why);
 	else if (asprintf(&url, "s3://%s%s%s", name + 1, hub.prefix[0] != '\0' ? "/" : "",
 			  hub.prefix) < 0 ||
 		 asprintf(&endpoint, "%s/%.*s", set != NULL ? set : HUB_GATEWAY,
@@ -320,7 +375,10 @@ static int open_writable(struct stack *s, const char *place, struct store **out,
 	if (!store_hub_is(place))
 		return open_remote(s, place, out, why);
 	ret = need_http(s, why);
-	return ret < 0 ? ret : open_gateway(s, place, out, why);
+	if (ret < 0)
+		return ret;
+	return wants_uploader(s->opts) ? open_uploader(s, place, out, why)
+				       : open_gateway(s, place, out, why);
 }
 
 int stack_new_writable(struct opts *opts, const char *place, struct stack **out, struct why *why)

@@ -51,7 +51,7 @@ static int version_key(const struct pub_input *in, const char *name, char **out,
 
 /* Hands a work file over as an object of the version's directory. */
 static int add_object(const struct pub_input *in, struct pub_objects *out, const char *name,
-		      bool weights, char *path, int fd, struct why *why)
+		      char *path, int fd, struct why *why)
 {
 	char *key;
 	int err = version_key(in, name, &key, why);
@@ -61,7 +61,7 @@ static int add_object(const struct pub_input *in, struct pub_objects *out, const
 		close(fd);
 		return err;
 	}
-	err = pub_objects_add(out, key, weights ? name : NULL, path, fd, why);
+	err = pub_objects_add(out, key, name, path, fd, why);
 	free(key);
 	return err;
 }
@@ -79,7 +79,7 @@ static int add_index(const struct pub_input *in, struct pub_objects *out, struct
 		return err;
 	err = file_pwrite(fd, text->data, text->len, 0);
 	if (err == 0)
-		return add_object(in, out, index_name, false, path, fd, why);
+		return add_object(in, out, index_name, path, fd, why);
 	free(path);
 	close(fd);
 	return why_set(why, -err, "an index cannot be written in %s: %s", SHOWN(in->work_dir),
@@ -208,7 +208,7 @@ static int finish(struct delta *d, struct pub_objects *out, struct why *why)
 
 		for (size_t k = 0; k < s->count; k++)
 			hfdir_index_add(&index, s->entries[k].name, s->name);
-		err = add_object(d->in, out, s->name, false, s->path, s->fd, why);
+		err = add_object(d->in, out, s->name, s->path, s->fd, why);
 		s->path = NULL; /* handed over */
 	}
 	hfdir_index_end(&index);
@@ -252,13 +252,13 @@ static int hfdir_delta(const struct pub_input *in, struct pub_objects *out, stru
 
 /* A copy of what is open already: the list of objects closes its own. */
 static int add_file(const struct pub_input *in, struct pub_objects *out, const struct pub_file *f,
-		    const char *name, bool weights, struct why *why)
+		    const char *name, struct why *why)
 {
 	char *path = strdup(f->path);
 	int fd = dup(f->fd);
 
 	if (path != NULL && fd >= 0)
-		return add_object(in, out, name, weights, path, fd, why);
+		return add_object(in, out, name, path, fd, why);
 	free(path);
 	if (fd >= 0)
 		close(fd);
@@ -285,7 +285,7 @@ static int add_weights(const struct pub_input *in, struct pub_objects *out,
 	for (size_t i = 0; i < header->count; i++)
 		hfdir_index_add(index, header->tensors[i].name, name);
 	st_free(header);
-	return add_file(in, out, f, name, true, why);
+	return add_file(in, out, f, name, why);
 }
 
 static int hfdir_anchor(const struct pub_input *in, struct pub_objects *out, struct why *why)
@@ -294,14 +294,13 @@ static int hfdir_anchor(const struct pub_input *in, struct pub_objects *out, str
 	uint64_t total = 0;
 	int err = 0;
 
-	snprintf(out->encoding, sizeof(out->encoding), "safetensors");
+	snprintf(out->encoding, sizeof(out->encoding), "xor-zstd");
 	for (size_t i = 0; i < in->count; i++)
 		total += in->tensors[i].bytes;
 	hfdir_index_begin(&index, false, in->version, 0, total);
 	for (size_t i = 0; err == 0 && i < in->companion_count; i++)
 		if (strcmp(in->companions[i].name, index_name) != 0)
-			err = add_file(in, out, &in->companions[i], in->companions[i].name, false,
-				       why);
+			err = add_file(in, out, &in->companions[i], in->companions[i].name, why);
 	for (size_t i = 0; err == 0 && i < in->file_count; i++)
 		err = add_weights(in, out, &in->files[i], &index, why);
 	hfdir_index_end(&index);
