@@ -22,6 +22,9 @@ SOAK_ROUNDS ?= 5
 SANITIZED ?= tests/mount --ignore=tests/mount/test_huge.py
 # Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.
 PYTEST_ARGS ?=
+# Tests at once in `make test`: most of a test is waiting, so more than there are processors.
+PYTEST_JOBS ?= $(shell expr $(JOBS) + 1)
+PARALLEL = -n $(PYTEST_JOBS) --dist loadgroup
 
 # A list of targets in a make of its own: what setup installed is seen then, and -j is ours
 # unless the caller has chosen it.
@@ -195,9 +198,9 @@ test: setup ## everything: check, the same under asan and tsan, the mount and in
 	$(SUBMAKE) VARIANT=asan all unit
 	$(SUBMAKE) VARIANT=asan replay
 	$(SUBMAKE) VARIANT=tsan all unit
-	$(SUBMAKE) VARIANT=asan pytest PYTEST_ARGS='$(SANITIZED)'
-	$(SUBMAKE) VARIANT=tsan pytest PYTEST_ARGS='$(SANITIZED)'
-	$(SUBMAKE) VARIANT=release pytest
+	$(SUBMAKE) VARIANT=asan pytest PYTEST_ARGS='$(PARALLEL) $(SANITIZED)'
+	$(SUBMAKE) VARIANT=tsan pytest PYTEST_ARGS='$(PARALLEL) $(SANITIZED)'
+	$(SUBMAKE) VARIANT=release pytest PYTEST_ARGS='$(PARALLEL)'
 
 # ---- longer: hunting and measuring ----
 

@@ -10,7 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from lib import mounted  # noqa: E402
+from lib import leaks, mounted  # noqa: E402
+
+# Every process of this suite has these, whatever it reads; tests that need others set those.
+SECRETS = {"HF_TOKEN": "hf_SUITEMARKED" + "v5Yk" * 6, "AWS_ACCESS_KEY_ID": "AKIDSUITEMARKED",
+           "AWS_SECRET_ACCESS_KEY": "SECRETSUITEMARKED", "AWS_SESSION_TOKEN": "TOKENSUITEMARKED"}
 
 
 def pytest_report_header():
@@ -33,13 +37,48 @@ def pytest_sessionstart():
         pytest.exit(f"{mounted.BINARY} is not built (make VARIANT={mounted.VARIANT})", 2)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def suite(tmp_path_factory):
+    """Marked secrets for every process, and a home for what they keep without being told where; at
+    the end that and what fixtures of modules left is searched for the marks."""
+    home = Path(tempfile.mkdtemp(prefix="weightfs-test-home-"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        patch.setenv("XDG_CACHE_HOME", str(home))
+        leaks.watch_processes([str(mounted.BINARY)])
+        yield
+    for top in (home, tmp_path_factory.getbasetemp()):
+        leaks.SEARCH.tree(top)
+    shutil.rmtree(home, ignore_errors=True)
+    finds = leaks.SEARCH.take()
+    assert not finds, "secrets were written:\n" + "\n".join(finds)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(suite):
+    """No test may have made the program write a secret (see lib/leaks.py)."""
+    yield
+    finds = leaks.SEARCH.take()
+    assert not finds, "secrets were written:\n" + "\n".join(finds)
+
+
 @pytest.fixture
-def scratch():
+def scratch(no_leaks):
     """A fresh directory that any user may enter; removed afterwards."""
     path = Path(tempfile.mkdtemp(prefix="weightfs-test-"))
     path.chmod(0o755)
     yield path
+    leaks.SEARCH.tree(path)
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """What processes wrote past all pipes is in pytest's capture; the next check sees the finds."""
+    report = yield
+    leaks.SEARCH.text("what a test's processes printed", report.capstdout + report.capstderr)
+    return report
 
 
 @pytest.fixture

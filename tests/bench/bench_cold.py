@@ -40,6 +40,7 @@ sys.path.insert(0, str(TOP / "tests"))
 
 # pylint: disable=wrong-import-position
 from lib import mounted, nginx  # noqa: E402
+from lib.ports import free_port  # noqa: E402
 
 try:
     from lib import s3_servers  # it needs boto3
@@ -328,7 +329,7 @@ class Bench:
         work = Path(tempfile.mkdtemp(dir=self.scratch))
         row = self.rows.setdefault((backend, delay, rate, reader.name), {
             "peer": reader.peer, "seconds": [], "cpu": [], "last": {}})
-        port = self.near.setdefault(backend, nginx.free_port())
+        port = self.near.setdefault(backend, free_port())
         proxy = Proxy(port, self.ports[backend], delay, rate)
         try:
             with proxy:

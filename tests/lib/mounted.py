@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from lib import leaks
+
 TOP = Path(__file__).resolve().parents[2]
 VARIANT = os.environ.get("WEIGHTFS_VARIANT", "release")
 BINARY = Path(os.environ.get("WEIGHTFS", TOP / "build" / VARIANT / "weightfs"))
@@ -101,6 +103,8 @@ class Mount:
         return self
 
     def __exit__(self, kind, value, traceback):
+        if kind is None and self.process.poll() is None:
+            leaks.SEARCH.mount(self.dot, self.at)
         code = self._stop()
         text = self.log_text()
         self._remove_work()
@@ -111,6 +115,7 @@ class Mount:
 
     def _remove_work(self):
         if self.own_work:
+            leaks.SEARCH.tree(self.work)
             shutil.rmtree(self.work, ignore_errors=True)
 
     def _start(self):

@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from lib.ports import free_port
+
 PROGRAM = shutil.which("nginx") or "/usr/sbin/nginx"
 
 CONFIG = """
@@ -35,13 +37,6 @@ http {{
     }}
 }}
 """
-
-
-def free_port():
-    """A port that nobody has just now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def certificate(work, name="127.0.0.1"):

@@ -15,17 +15,11 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-from lib import driven, mounted
+from lib import driven, leaks, mounted
+from lib.ports import free_port
 
 ACCESS, SECRET = "AKIDMARKED", "SECRETMARKED"
 BUCKET = "weights"
-
-
-def free_port():
-    """One that nobody listens on just now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def client(endpoint):
@@ -38,7 +32,7 @@ def client(endpoint):
 @contextlib.contextmanager
 def serving(command, port, log):
     """Runs the server until the end of the block; the block gets its endpoint."""
-    with open(log, "ab") as out:
+    with open(leaks.foreign(log), "ab") as out:
         process = subprocess.Popen([str(w) for w in command], stdout=out, stderr=out,
                                    stdin=subprocess.DEVNULL, env=driven.environment({}))
     try:

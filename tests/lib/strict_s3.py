@@ -21,6 +21,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from lib import leaks
 from lib.fake_server import Answer, FakeServer, ranged
 
 HARMLESS = {"host", "user-agent", "accept", "accept-encoding", "range", "connection"}
@@ -171,6 +172,8 @@ class StrictS3:
         if access not in self.keys:
             raise Refused(403, "InvalidAccessKeyId")
         key = self.keys[access]
+        for secret in leaks.unmarked(key.secret, key.token):
+            self.violation(f"a secret that is not marked: {secret}")
         stamp = headers["x-amz-date"]
         if stamp[:8] != date:
             self.violation("the scope's date is not that of x-amz-date")

@@ -1,14 +1,13 @@
 """Where credentials come from, that they are renewed before they expire, and that none is told.
 
-Every secret of these tests is marked; lib.driven fails on a mark in anything that is printed.
+Every secret of these tests is marked; a mark in anything that is printed fails them (lib.leaks).
 """
 
-import stat
 import time
 
 import pytest
 
-from lib import driven
+from lib import driven, leaks
 from lib.aws_fakes import AwsFakes
 from lib.driven import Failed, Store, keys, sentence
 from lib.strict_s3 import Key, StrictS3
@@ -49,7 +48,7 @@ def container(fakes, scratch=None):
     env = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": fakes.origin + "/container"}
     if scratch is None:
         return {**env, "AWS_CONTAINER_AUTHORIZATION_TOKEN": fakes.container_token}
-    (scratch / "token").write_text(fakes.container_token + "\n")
+    leaks.put(scratch / "token", fakes.container_token + "\n")
     return {**env, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(scratch / "token")}
 
 
@@ -61,7 +60,7 @@ def instance(fakes):
 
 def web_identity(fakes, scratch):
     """Its environment; the token is in a file that somebody renews."""
-    (scratch / "web").write_text(fakes.web_token + "\n")
+    leaks.put(scratch / "web", fakes.web_token + "\n")
     return {"AWS_WEB_IDENTITY_TOKEN_FILE": str(scratch / "web"), "AWS_ENDPOINT_URL_STS":
             fakes.origin, "AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}
 
@@ -69,8 +68,7 @@ def web_identity(fakes, scratch):
 def process(scratch, text):
     """A profile with a credential_process, in files of its own."""
     script = scratch / "give keys.sh"
-    script.write_text("#!/bin/sh\n" + text)
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    leaks.put(script, "#!/bin/sh\n" + text, 0o700)
     config = scratch / "config"
     config.write_text(f"[default]\nregion = eu-north-1\n[profile tool]\n"
                       f"credential_process = \"{script}\" --account 'a b' # not a comment\n")
@@ -185,7 +183,7 @@ def test_web_identity_token_file_is_read_again(server, fakes, scratch):
     with store(server, env) as s:
         s.list()
         fakes.web_token = "NEWMARKED"
-        (scratch / "web").write_text("NEWMARKED")
+        leaks.put(scratch / "web", "NEWMARKED")
         time.sleep(3.1)
         s.list()
     assert fakes.given == 2
@@ -196,7 +194,8 @@ def test_order(server, fakes, scratch):
     server.keys["PROFMARKED"] = Key("PROFSECRETMARKED")
     server.keys["NAMEDMARKED"] = Key("NAMEDSECRETMARKED")
     (scratch / ".aws").mkdir()
-    (scratch / ".aws" / "credentials").write_text(
+    leaks.put(
+        scratch / ".aws" / "credentials",
         "[default]\naws_access_key_id = PROFMARKED\naws_secret_access_key=PROFSECRETMARKED\n"
         "[named]\nAWS_ACCESS_KEY_ID=NAMEDMARKED\naws_secret_access_key = NAMEDSECRETMARKED\n")
     env = {**container(fakes), **instance(fakes), **web_identity(fakes, scratch), **keys()}
@@ -265,7 +264,7 @@ def test_profile_file_is_read_again(server, scratch):
 
     def write(n):
         server.keys[f"K{n}MARKED"] = Key("SMARKED", f"T{n}MARKED", time.time() + 2)
-        path.write_text(f"[default]\naws_access_key_id = K{n}MARKED\n"
+        leaks.put(path, f"[default]\naws_access_key_id = K{n}MARKED\n"
                         f"aws_secret_access_key = SMARKED\naws_session_token = T{n}MARKED\n")
 
     write(1)
@@ -282,8 +281,9 @@ def test_profile_file_is_read_again(server, scratch):
 def test_profile_with_everything(server, scratch):
     """Endpoint and region from the profile, its services section first."""
     server.region = "ap-south-1"
-    (scratch / "config").write_text(
-        "[profile p]\nregion = ap-south-1\nservices = mine\nendpoint_url = http://127.0.0.1:1\n"
+    leaks.put(
+        scratch / "config", "[profile p]\nregion = ap-south-1\nservices = mine\n"
+        "endpoint_url = http://127.0.0.1:1\n"
         "aws_access_key_id = AKIDMARKED\naws_secret_access_key = SECRETMARKED\n"
         f"s3 =\n  addressing_style = path\n[services mine]\ns3 =\n"
         f"  endpoint_url = {server.endpoint}\n")
@@ -318,8 +318,3 @@ def test_metadata_service_that_is_not_there(server):
         "AWS_EC2_METADATA_DISABLED": "false"})
     assert name == "EACCES"
     assert "there are no credentials" in said and "--no-sign-request" in said
-
-
-def test_marks_are_looked_for():
-    """The guard of this file works."""
-    assert driven.MARK in "SECRETMARKED"

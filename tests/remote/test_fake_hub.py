@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("huggingface_hub")
 
-from lib.fake_hub import FakeHub, git_oid, xet_hash  # noqa: E402
+from lib.fake_hub import VALID, FakeHub, git_oid, xet_hash  # noqa: E402
 
 CLIENT = """
 import json, sys
@@ -37,7 +37,7 @@ def hub():
 @pytest.fixture
 def client(hub, scratch):
     """Runs Python text in a process of its own, with the real client pointed at the fake."""
-    def run(text, token="hf_valid"):
+    def run(text, token=VALID):
         # Not what other tests set for the libraries that they load (offline mode, say).
         env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
         env |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(scratch / "hf"),
@@ -90,7 +90,7 @@ def test_refusals(client):
     """A bad token, a stranger's, a missing bucket."""
     text = ("try:\n    api.bucket_info(%r)\nexcept HfHubHTTPError as e:\n"
             "    print(json.dumps([type(e).__name__, e.response.status_code]))")
-    assert client(text % "org/run", token="hf_wrong")[1] == 401
+    assert client(text % "org/run", token="hf_MARKEDwrong")[1] == 401
     assert client(text % "org/none")[1] == 404
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from lib import checks, models, oracle, trl
-from lib.mounted import Mount, run, wait_until
+from lib.mounted import SLOW, Mount, run, wait_until
 from lib.nginx import Nginx, certificate
 
 KINDS = ["html", "json", "plain"]
@@ -169,7 +169,7 @@ def test_server_gone(server, local, bucket, scratch):
     """Cached bytes are served, others are an error, and all is well when it is back."""
     (bucket / "unread.bin").write_bytes(b"u" * 300000)
     want = oracle.Oracle(bucket, trust_times=False)
-    with Mount(server.url("json"), args=["--times", "ignore"]) as m:
+    with Mount(server.url("json"), args=["--times", "ignore", "--timeout", 4 * SLOW]) as m:
         m.wait_version(3)
         shown = want.files(3)
         checks.assert_tree(m.at, shown)

@@ -1,20 +1,17 @@
 """Runs on the Hub, seen through a mount: every byte equals the reference, whatever the network
-does, and nothing secret is seen anywhere."""
+does."""
 
-import contextlib
 import os
 import re
-import shutil
 
 import pytest
 
-from lib import checks, models, oracle, reading, trl
+from lib import checks, leaks, models, oracle, reading, trl
 from lib.fake_hub import FakeHub
-from lib.mounted import Mount, run, wait_until
+from lib.mounted import SLOW, Mount, run, wait_until
 
 TOKEN = "hf_MARKED" + "x7Qz" * 6
 OTHER = "hf_MARKED" + "k3Wp" * 6
-SECRETS = (TOKEN, OTHER, "hf_MARKED")
 
 
 def upload(hub, bucket, root, prefix="run/"):
@@ -58,28 +55,6 @@ def local(bucket):
     return writer
 
 
-class Hubbed(Mount):
-    """A mount whose every output is searched for secrets when it ends."""
-
-    def __exit__(self, kind, value, traceback):
-        texts = {}
-        with contextlib.suppress(OSError):
-            for name in ("status", "status.json", "metrics"):
-                texts[name] = (self.dot / name).read_bytes()
-        own, self.own_work = self.own_work, False
-        try:
-            super().__exit__(kind, value, traceback)
-            for path in self.work.rglob("*"):
-                if path.is_file():
-                    texts[str(path)] = path.read_bytes()
-            for name, text in texts.items():
-                for secret in (*SECRETS, "Signature=", "Key-Pair-Id"):
-                    assert secret.encode() not in text, f"{secret} in {name}"
-        finally:
-            if own:
-                shutil.rmtree(self.work, ignore_errors=True)
-
-
 def follow(m, hub, writer, root, rounds=1):
     """Publishes more versions and waits for each."""
     for _ in range(rounds):
@@ -93,7 +68,7 @@ def test_every_byte(hub, env, local, bucket):
     hub.page = 2
     upload(hub, "org/run", bucket)
     want = oracle.Oracle(bucket)
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
         checks.assert_tree(m.at, want.files(3))
         follow(m, hub, local, bucket, 3)
@@ -114,7 +89,7 @@ def test_every_byte(hub, env, local, bucket):
 def test_feed(hub, env, local, bucket):
     """A new version is seen by the feed alone: nothing is probed, nothing is polled."""
     upload(hub, "org/run", bucket)
-    with Hubbed("hf://buckets/org/run/run", poll=3600) as m:
+    with Mount("hf://buckets/org/run/run", poll=3600) as m:
         m.wait_version(3)
         wait_until(lambda: "feed live" in m.status()["access"], m.status)
         mark = hub.hub.mark()
@@ -142,7 +117,7 @@ def test_no_feed(hub, env, local, bucket, feed):
     is used."""
     hub.feed = feed
     upload(hub, "org/run", bucket)
-    with Hubbed("hf://buckets/org/run/run", poll=0.05) as m:
+    with Mount("hf://buckets/org/run/run", poll=0.05) as m:
         m.wait_version(3)
         wait_until(lambda: hub.hub.count("/events") > 0, "the feed was not asked for")
         mark = hub.hub.mark()
@@ -163,7 +138,7 @@ def test_probe_is_kept_back(hub, env, local, bucket):
     """A listing that fails is made again although updatedAt does not move again."""
     hub.feed = "none"
     upload(hub, "org/run", bucket)
-    with Hubbed("hf://buckets/org/run/run", poll=0.05) as m:
+    with Mount("hf://buckets/org/run/run", poll=0.05) as m:
         m.wait_version(3)
         assert local.sync(next(local.rest))
         fault = hub.hub.fault("GET /api/buckets/org/run/tree", "status", times=1, status=418)
@@ -177,7 +152,7 @@ def test_quota(hub, env, local, bucket):
     hub.feed = "none"
     upload(hub, "org/run", bucket)
     hub.quota["api"] = [40, 1000]
-    with Hubbed("hf://buckets/org/run/run", poll=0.02) as m:
+    with Mount("hf://buckets/org/run/run", poll=0.02) as m:
         m.wait_version(3)
         assert re.search(r"hub: \d+ of 1000 api calls left for \d+ s", m.status()["access"])
         assert "of 5000 resolve calls" in m.status()["access"]
@@ -202,7 +177,7 @@ def test_cdn_faults(hub, env, local, bucket, kind):
     upload(hub, "org/run", bucket)
     fault = hub.cdn.fault("GET /xet", kind, times=3)
     want = oracle.Oracle(bucket)
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
         checks.assert_tree(m.at, want.files(3))
         assert fault.hits == 3
@@ -217,7 +192,7 @@ def test_bursts(hub, env, local, bucket, headers):
               for pattern in (r"/api/buckets/org/run$", "/tree", "/resolve/")
               for status in (429, 502)]
     want = oracle.Oracle(bucket)
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
         checks.assert_tree(m.at, want.files(3))
         assert [f.hits for f in faults] == [1] * len(faults)
@@ -227,7 +202,7 @@ def test_expired_links(hub, env):
     """A signed URL that ran out is fetched anew; what it leads to is the same content."""
     data = os.urandom(6 << 20)
     hub.put("org/run", {"run/a.bin": data})
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         with open(m.dot / "bucket" / "a.bin", "rb", buffering=0) as f:
             for at in (0, 2 << 20, 4 << 20):
                 assert os.pread(f.fileno(), 5000, at) == data[at:at + 5000]
@@ -242,7 +217,7 @@ def test_one_resolve(hub, env, bucket, scratch):
     models.write_base(scratch / "base", state)
     data = (scratch / "base" / "model.safetensors").read_bytes()
     hub.put("org/run", {"run/model.safetensors": data, "run/config.json": b"{}"})
-    with Hubbed(bucket, base="hf://buckets/org/run/run") as m:
+    with Mount(bucket, base="hf://buckets/org/run/run") as m:
         mark = hub.hub.mark()
         checks.assert_ranges(m.at / "model.safetensors", data, 5, 60)
         assert hub.hub.count("/resolve/", mark) <= 1
@@ -255,7 +230,7 @@ def test_overwritten_between_ranges(hub, env, bucket, scratch):
     run out the rest is an error, never another version's bytes."""
     old = os.urandom(6 << 20)
     hub.put("org/run", {"run/a.bin": old, "run/b.bin": b"1" * 10})
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         path = m.dot / "bucket" / "a.bin"
         with open(path, "rb", buffering=0) as f:
             assert f.read(1000) == old[:1000]
@@ -277,7 +252,7 @@ def test_sizes(hub, env, bucket):
              "run/a/b.json": b"below"}
     hub.put("org/run", {**files, "run_x/g": b"g", "run": b"r", "runs/h": b"h", "run//i": b"i",
                         "run/../j": b"j"})
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         shown = {str(p.relative_to(m.dot / "bucket")): p.read_bytes()
                  for p in (m.dot / "bucket").rglob("*") if p.is_file()}
         want = {k.removeprefix("run/"): v for k, v in files.items()
@@ -292,13 +267,13 @@ def test_sizes(hub, env, bucket):
 def test_token_rotation(hub, env, local, bucket, scratch):
     """A token file that changes is read again when the old token is refused."""
     token = scratch / "token"
-    token.write_text(TOKEN + "\n")
+    leaks.put(token, TOKEN + "\n")
     env.delenv("HF_TOKEN")
     upload(hub, "org/run", bucket)
-    with Hubbed("hf://buckets/org/run/run", args=["--token-file", token]) as m:
+    with Mount("hf://buckets/org/run/run", args=["--token-file", token]) as m:
         m.wait_version(3)
         hub.tokens = {OTHER}
-        token.write_text(OTHER)
+        leaks.put(token, OTHER)
         follow(m, hub, local, bucket)
         checks.assert_tree(m.at, oracle.Oracle(bucket).files(4))
         hub.tokens = set()
@@ -314,7 +289,6 @@ def failure(*args):
     """The sentence with which `log` fails, without secrets."""
     done = run("log", *args, check=False)
     assert done.returncode != 0
-    assert not any(s in done.stderr + done.stdout for s in SECRETS)
     return done.stderr
 
 
@@ -334,7 +308,7 @@ def test_refusals(hub, env, scratch):
     env.delenv("HF_TOKEN")
     assert "set HF_TOKEN" in failure("hf://buckets/org/run")
     (scratch / "hf").mkdir()
-    (scratch / "hf" / "token").write_text(TOKEN)
+    leaks.put(scratch / "hf" / "token", TOKEN)
     run("log", "hf://buckets/org/run")
     env.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     assert "set HF_TOKEN" in failure("hf://buckets/org/run")
@@ -359,7 +333,7 @@ def test_repository_as_base(hub, env, bucket, scratch, place):
     hub.renamed["models", "old/base"] = "org/base"
     place = place.format(sha=f"hf://org/base@{sha}", endpoint=hub.endpoint)
     want = oracle.Oracle(bucket, base=scratch / "base")
-    with Hubbed(bucket, base=place) as m:
+    with Mount(bucket, base=place) as m:
         checks.assert_tree(m.at, want.files(0))
     assert hub.hub.count("GET /api/resolve-cache/") > 0
     assert hub.hub.count("/tree/main") == 0
@@ -376,7 +350,7 @@ def test_repository_branch(hub, env, local, bucket):
 
     commit()
     want = oracle.Oracle(bucket, trust_times=False)
-    with Hubbed("hf://datasets/org/runs@refs/pr/1", args=["--times", "ignore"]) as m:
+    with Mount("hf://datasets/org/runs@refs/pr/1", args=["--times", "ignore"]) as m:
         m.wait_version(3)
         mark = hub.hub.mark()
         assert local.sync(next(local.rest))
@@ -395,7 +369,7 @@ def test_network_gone(hub, env, local, bucket, scratch):
     upload(hub, "org/run", bucket)
     want = oracle.Oracle(bucket)
     hub.put("org/run", {"run/later.dat": b"l" * 300000, "run/unread.bin": b"u" * 300000})
-    with Hubbed("hf://buckets/org/run/run", poll=0.1) as m:
+    with Mount("hf://buckets/org/run/run", poll=0.1, args=["--timeout", 4 * SLOW]) as m:
         m.wait_version(3)
         shown = want.files(3)
         checks.assert_tree(m.tree(3), {**shown, "later.dat": b"l" * 300000})
@@ -418,12 +392,12 @@ def test_start_without_network(hub, env, local, bucket, scratch):
     upload(hub, "org/run", bucket)
     want = oracle.Oracle(bucket)
     work = scratch / "work"
-    with Hubbed("hf://buckets/org/run/run", work=work) as m:
+    with Mount("hf://buckets/org/run/run", work=work) as m:
         m.wait_version(3)
         checks.assert_tree(m.at, want.files(3))
     hub.hub.stop()
     hub.cdn.stop()
-    with Hubbed("hf://buckets/org/run/run", work=work) as m:
+    with Mount("hf://buckets/org/run/run", work=work) as m:
         m.wait_version(3)
         checks.assert_tree(m.at, want.files(3))
         assert "offline: hf://buckets/org/run/run is shown as it was on" in m.status()["line"]
@@ -461,7 +435,7 @@ def test_overwritten_after_listing(hub, env, local, bucket):
     """An object that is replaced between listing and reading is read as what it is now."""
     upload(hub, "org/run", bucket)
     key = "run/anchors/step_000004.safetensors"
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
         wait_until(lambda: "feed live" in m.status()["access"], m.status)
         after_listing(hub, lambda: upload(hub, "org/run", bucket))
@@ -475,7 +449,7 @@ def test_deleted_after_listing(hub, env, local, bucket):
     """An object that goes between listing and reading is not shown; what is shown stays."""
     upload(hub, "org/run", bucket)
     key = "run/anchors/step_000004.safetensors"
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
         wait_until(lambda: "feed live" in m.status()["access"], m.status)
         gone = []
@@ -494,7 +468,7 @@ def test_lost_page(hub, env, local, bucket):
     hub.page = 3
     hub.feed = "none"
     upload(hub, "org/run", bucket)
-    with Hubbed("hf://buckets/org/run/run") as m:
+    with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
         fault = hub.hub.fault("cursor=", "status", times=3, status=418)
         assert local.sync(next(local.rest))

@@ -280,7 +280,7 @@ def test_sentences(server):
     cases = [
         (("s3://bucket", *at), keys("NOBODY"), "EACCES",
          "s3://bucket: the access key from the environment is not known there"),
-        (("s3://bucket", *at), keys(secret="wrong"), "EACCES",
+        (("s3://bucket", *at), keys(secret="WRONGMARKED"), "EACCES",
          "the secret key from the environment does not belong to its access key"),
         (("s3://bucket", *at, "--anonymous"), {}, "EACCES",
          "s3://bucket: access denied: it is not public; leave out --no-sign-request"),
@@ -314,9 +314,9 @@ def test_anonymous(server):
 
 def test_expired_session_token(server):
     """Static ones cannot be renewed, and the sentence says so."""
-    server.keys["ASIA"] = Key("s", "TOKENMARKED", 0)
+    server.keys["ASIA"] = Key("SMARKED", "TOKENMARKED", 0)
     got = sentence("s3://bucket", "--endpoint", server.endpoint,
-                   env=keys("ASIA", "s", "TOKENMARKED"))
+                   env=keys("ASIA", "SMARKED", "TOKENMARKED"))
     assert got == ("EKEYEXPIRED", "s3://bucket: the credentials from the environment have "
                                   "expired, and there are no newer ones")
 

@@ -30,15 +30,6 @@ def set_environment(monkeypatch, env):
         monkeypatch.setenv(key, value)
 
 
-def assert_nothing_told(m):
-    """No marked secret in the log, in what the mount says, or in the cache."""
-    told = [m.log_text()] + [(m.dot / name).read_text()
-                             for name in ("status", "status.json", "metrics")]
-    assert not any(driven.MARK in text for text in told)
-    for path in (m.work / "cache").rglob("*"):
-        assert path.is_dir() or driven.MARK.encode() not in path.read_bytes(), path
-
-
 def test_a_run_mounted(server, bucket, monkeypatch):
     """Every byte of every version, while the run goes on."""
     set_environment(monkeypatch, driven.keys())
@@ -59,7 +50,6 @@ def test_a_run_mounted(server, bucket, monkeypatch):
             checks.assert_ranges(m.tree(number) / "model.safetensors",
                                  want.files(number)["model.safetensors"], number)
         assert "credentials from the environment" in (m.dot / "status").read_text()
-        assert_nothing_told(m)
 
 
 def test_keys_that_end(server, bucket, monkeypatch):
@@ -83,7 +73,6 @@ def test_keys_that_end(server, bucket, monkeypatch):
                 server.expire_links()
                 checks.assert_tree(m.at, want.files(number))
             assert not m.status()["problems"]
-            assert_nothing_told(m)
         assert fakes.given >= 3
     assert not [line for line in server.s3.seen if line.status == 400]
 
@@ -142,7 +131,6 @@ def test_offline(server, bucket, monkeypatch, scratch):
             server.put_tree(bucket)
             m.wait_version(3)
             checks.assert_tree(m.at, want.files(3))
-            assert_nothing_told(m)
 
 
 def test_wrong_keys_do_not_mount(bucket, monkeypatch, scratch):
