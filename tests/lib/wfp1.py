@@ -1,14 +1,18 @@
-"""A reader of patches in the wfp1 form, written from its specification alone.
+"""A reader of patches in the wfp1 and wfp1x forms, written from their specification alone.
 
-The specification is the comments at the top of codec/patch.h (a blob, both versions) and of
-codec/rice.h (a Rice block).  Nothing here is fast; everything is explicit.
+The specification is the comments at the top of codec/patch.h (a blob, both versions), of
+codec/rice.h (a Rice block), and of codec/patchx.h (wfp1x).  Nothing here is fast; everything is
+explicit.
 
     patch = wfp1.read(blob)            # raises wfp1.Malformed
+    patch = wfp1.read_x(blob, reference)
     patch.elements                     # {position: value}, values as unsigned numbers
     new = wfp1.apply(patch, old)       # bytes of the tensor
 """
 
 from dataclasses import dataclass, field
+
+from lib.blockfiles import hash_of
 
 OPS = {1: "SET", 2: "ADD", 3: "XOR"}
 BLOCK = 65536
@@ -262,6 +266,110 @@ def read(blob):
         read_version_1(patch, blob)
     if len(patch.elements) != number(blob, 16, 8):
         raise Malformed("not as many changed elements as the head says")
+    return patch
+
+
+SPAN = 64 * BLOCK
+
+
+class Numbers:
+    """Bytes, read from the front."""
+
+    def __init__(self, data):
+        self.data = data
+        self.at = 0
+
+    def bytes(self, count):
+        """The next `count` bytes."""
+        if count > len(self.data) - self.at:
+            raise Malformed("a span is cut off")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self):
+        """A number, seven bits a byte."""
+        value = 0
+        for i in range(5):
+            byte = self.bytes(1)[0]
+            value |= (byte & 0x7F) << 7 * i
+            if byte < 0x80:
+                if byte == 0 and i > 0:
+                    raise Malformed("a number that is longer than it has to be")
+                return value
+        raise Malformed("a number without an end")
+
+
+def classes_of(reference, width, shift, bits, top, classes):
+    """For each class its members, as indices of elements of the span."""
+    if classes == 1:
+        return [range(len(reference) // width)]
+    members = [[] for _ in range(classes)]
+    for i in range(len(reference) // width):
+        key = number(reference, i * width, width) >> shift & (1 << bits) - 1
+        members[min(max(top - key, 0), classes - 1)].append(i)
+    return members
+
+
+def read_span(patch, first, data, reference, key):
+    """The elements of one span, whose elements begin with `first`."""
+    span = Numbers(data)
+    if number(span.bytes(8), 0, 8) != hash_of(reference):
+        raise Malformed("the reference is another one")
+    classes = span.bytes(1)[0]
+    if not 1 <= classes <= 16:
+        raise Malformed("no such number of classes")
+    top = span.number() if classes > 1 else 0
+    counts = [span.number() for _ in range(classes - 1)]
+    members = classes_of(reference, patch.width, *key, top, classes)
+    if counts != [len(m) for m in members[:-1]] or top >> key[1]:
+        raise Malformed("other classes than the reference has")
+    lists = []
+    for some in members:
+        for at in range(0, len(some), BLOCK):
+            count = span.number()
+            length = span.number() if count else 0
+            lists.append((some[at : at + BLOCK], count, length))
+    for some, count, length in lists:
+        payload = span.bytes(length)
+        if count > len(some):
+            raise Malformed("more changes than members")
+        if count:
+            for i, value in rice_block(payload, "ADD", patch.width, count, len(some)):
+                patch.elements[first + some[i]] = value
+    if span.at != len(data):
+        raise Malformed("a span that is too long")
+
+
+def read_x(blob, reference):
+    """The patch that a blob of wfp1x holds, given the bytes of the tensor's reference."""
+    if len(blob) < 32 or len(blob) % 8 or blob[:4] != b"WFX\0":
+        raise Malformed("not a patch of wfp1x")
+    if blob[4] != 0:
+        raise Malformed(f"form version {blob[4]}")
+    width, flags, shift, bits, listed = blob[6], blob[7], blob[24], blob[25], number(blob, 28, 4)
+    if blob[5] != 2 or width not in (1, 2, 4, 8) or flags & ~1 or blob[26] or blob[27]:
+        raise Malformed("an operation, width or flag that does not exist")
+    if bits > 11 or shift + bits > 8 * width:
+        raise Malformed("a key that does not exist")
+    patch = Patch("ADD", width, number(blob, 8, 8), 0)
+    if len(reference) != patch.numel * width or (flags and 8 * listed > len(blob) - 32):
+        raise Malformed("it does not fit")
+    end = len(blob) - (8 * listed if flags else 0)
+    spans = Numbers(blob[32:end])
+    for first in range(0, patch.numel, SPAN):
+        data = spans.bytes(spans.number())
+        if data:
+            part = reference[first * width : (first + SPAN) * width]
+            read_span(patch, first, data, part, (shift, bits))
+    rest = spans.data[spans.at :]
+    blocks = sorted({position // BLOCK for position in patch.elements})
+    if len(rest) >= 8 or any(rest) or len(blocks) != listed:
+        raise Malformed("it does not add up")
+    if flags:
+        patch.hashes = {b: number(blob, end + 8 * i, 8) for i, b in enumerate(blocks)}
+    if len(patch.elements) != number(blob, 16, 8):
+        raise Malformed("not as many changed elements as the head says")
+    patch.elements = dict(sorted(patch.elements.items()))
     return patch
 
 
