@@ -229,10 +229,11 @@ BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man/man1
 COMPDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
+SHAREDIR := $(DESTDIR)$(PREFIX)/share/weightfs
 # mount(8) looks for its helpers in /sbin only; a private PREFIX keeps the helper to itself.
 SBINDIR := $(DESTDIR)$(if $(filter /usr /usr/local,$(PREFIX)),,$(PREFIX))/sbin
 INSTALLED := $(BINDIR)/weightfs $(MANDIR)/weightfs.1 $(COMPDIR)/weightfs \
-	$(UNITDIR)/weightfs@.service $(SBINDIR)/mount.fuse.weightfs
+	$(UNITDIR)/weightfs@.service $(SBINDIR)/mount.fuse.weightfs $(SHAREDIR)/weightfs.py
 at_prefix = sed 's|@PREFIX@|$(PREFIX)|g' $(1) >$(2) && chmod $(3) $(2)
 
 .PHONY: install uninstall
@@ -241,6 +242,7 @@ install: all ## install under PREFIX (/usr/local): program, man page, completion
 	install -m 755 $(B)/weightfs $(BINDIR)/weightfs
 	install -m 644 tools/weightfs.1 $(MANDIR)/weightfs.1
 	install -m 644 tools/weightfs.bash $(COMPDIR)/weightfs
+	install -m 644 tools/weightfs.py $(SHAREDIR)/weightfs.py
 	$(call at_prefix,tools/weightfs@.service,$(UNITDIR)/weightfs@.service,644)
 	$(call at_prefix,tools/mount.fuse.weightfs,$(SBINDIR)/mount.fuse.weightfs,755)
 uninstall: ## remove exactly what install put there
