@@ -58,6 +58,9 @@ struct format {
 	int (*encode)(const struct delta *delta, const struct part *part, const struct source *src,
 		      struct patch_writer *writer, uint64_t numel, struct why *why);
 	enum patch_op op; /* of the patches it encodes */
+	/* The object is a patch file (patch_file.h) to be used as it is: delta_encode() has nothing
+	 * to do (-EINVAL), and a part has neither dtype nor `changed`. */
+	bool native;
 };
 
 /* Opens an anchor or delta object.  Errors: -EBADMSG damaged or against the format, -ENOTSUP an
@@ -75,6 +78,9 @@ const struct part *delta_find(const struct delta *delta, const char *name);
 int delta_encode(const struct delta *delta, const struct part *part, const struct source *src,
 		 enum st_dtype dtype, uint64_t numel, const struct sink *sink, uint64_t at,
 		 uint64_t *out_len, struct why *why) MUST_CHECK;
+
+/* Can objects in this encoding, by its name in weightfs.json, be read here? */
+bool delta_encoding_known(const char *encoding);
 
 /* The formats, NULL-terminated, in the order they are probed. */
 extern const struct format *const formats[];

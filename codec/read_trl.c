@@ -129,23 +129,6 @@ static bool trl_probe(const struct st_header *header)
 
 /* ---- opening ---- */
 
-/* A decimal number as Python's str() has it, or -1: these are for people and lineage, not needed to
- * read. */
-static int64_t meta_number(const struct st_header *header, const char *key)
-{
-	const char *s = st_meta(header, key);
-	int64_t n = 0;
-
-	if (s == NULL || *s == '\0')
-		return -1;
-	for (; *s != '\0'; s++) {
-		if (*s < '0' || *s > '9' || n > (INT64_MAX - (*s - '0')) / 10)
-			return -1;
-		n = n * 10 + (*s - '0');
-	}
-	return n;
-}
-
 static int check_encoding(const struct pair *pair, const char *name, const char *encoding,
 			  struct why *why)
 {

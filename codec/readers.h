@@ -10,6 +10,8 @@
 
 /* TRL's sparse patches and full files, every generation (codec/read_trl.c). */
 extern const struct format format_trl;
+/* Our own patch files, published (codec/read_wfp1.c). */
+extern const struct format format_wfp1;
 /* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
 extern const struct format format_full;
 
@@ -21,6 +23,9 @@ enum trl_encoding { TRL_NONE, TRL_RAW, TRL_GAP, TRL_MIXED };
 
 /* Describes a tensor of the file as a FULL part; name and shape stay the header's. */
 void part_full(struct part *part, const struct st_header *header, const struct st_tensor *tensor);
+
+/* A decimal number as Python's str() has it, or -1: for people and lineage, not needed to read. */
+int64_t meta_number(const struct st_header *header, const char *key);
 
 /* Room for `count` parts in delta->parts (zeroed); -ENOMEM with a sentence. */
 int delta_reserve(struct delta *delta, size_t count, struct why *why) MUST_CHECK;

@@ -17,7 +17,17 @@
 
 #include <stdlib.h>
 
-const struct format *const formats[] = {&format_trl, &format_full, NULL};
+const struct format *const formats[] = {&format_wfp1, &format_trl, &format_full, NULL};
+
+static const char *const encodings[] = {"safetensors", "wfp1", "trl-v1", "trl-v3"};
+
+bool delta_encoding_known(const char *encoding)
+{
+	for (size_t i = 0; i < ARRAY_LEN(encodings); i++)
+		if (strcmp(encoding, encodings[i]) == 0)
+			return true;
+	return false;
+}
 
 void part_full(struct part *part, const struct st_header *header, const struct st_tensor *tensor)
 {
@@ -32,6 +42,21 @@ void part_full(struct part *part, const struct st_header *header, const struct s
 		.bytes = tensor->end - tensor->begin,
 		.changed = tensor->numel,
 	};
+}
+
+int64_t meta_number(const struct st_header *header, const char *key)
+{
+	const char *s = st_meta(header, key);
+	int64_t n = 0;
+
+	if (s == NULL || *s == '\0')
+		return -1;
+	for (; *s != '\0'; s++) {
+		if (*s < '0' || *s > '9' || n > (INT64_MAX - (*s - '0')) / 10)
+			return -1;
+		n = n * 10 + (*s - '0');
+	}
+	return n;
 }
 
 int delta_reserve(struct delta *delta, size_t count, struct why *why)
@@ -131,7 +156,7 @@ const struct part *delta_find(const struct delta *delta, const char *name)
 }
 
 /* What can be said of a sparse part and its target before a byte is read. */
-static int check_target(const struct part *part, enum st_dtype dtype, struct why *why)
+static int check_target(const struct part *part, bool native, enum st_dtype dtype, struct why *why)
 {
 	char name[200];
 
@@ -139,6 +164,8 @@ static int check_target(const struct part *part, enum st_dtype dtype, struct why
 	if (part->kind != PART_SPARSE)
 		return why_set(why, EINVAL,
 			       "tensor \"%s\" is whole in this file: nothing to encode", name);
+	if (native)
+		return why_set(why, EINVAL, "tensor \"%s\" is a patch already", name);
 	if (part->changed > 0 && part->dtype != dtype)
 		return why_set(
 			why, EBADMSG,
@@ -157,7 +184,7 @@ int delta_encode(const struct delta *delta, const struct part *part, const struc
 	uint64_t len;
 	int err;
 
-	err = check_target(part, dtype, why);
+	err = check_target(part, delta->format->native, dtype, why);
 	if (err != 0)
 		return err;
 	if (part->changed == 0) {

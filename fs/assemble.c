@@ -112,24 +112,6 @@ struct target target_of_state(const struct state *s)
 	return target_make(s->layout, s->sources);
 }
 
-/* The complete object of a step, the anchor if both are. */
-static struct exam *complete_exam(struct run *r, const struct step *step,
-				  const struct object **out_object)
-{
-	const struct object *o;
-	struct exam *e = NULL;
-
-	for (size_t i = 0; (o = step_objects(step, i)) != NULL; i++) {
-		struct exam *x = exam_get(r, o);
-
-		if (x != NULL && x->state == EXAM_OK && x->complete) {
-			e = x;
-			*out_object = o;
-		}
-	}
-	return e;
-}
-
 /* Every tensor must come from somewhere. */
 static int check_sources(const struct layout *l, const struct sources *s, struct why *why)
 {
@@ -154,54 +136,80 @@ static int mixed_step(struct exam *e)
 static int over_base(struct run *r, const struct step *step, struct layout *layout,
 		     struct sources *s, struct why *why)
 {
+	const struct object *o = step->anchor.v[0].object;
 	struct target target = target_make(layout, s);
-	struct exam *e = exam_get(r, step->anchor);
+	struct exam *e = exam_get(r, o);
 	int err;
 
 	if (e == NULL || e->state != EXAM_OK)
 		return why_set(why, EAGAIN, "the anchor changed in the meantime");
-	err = exam_match(r, e, step->anchor, step->number, &target, false);
+	err = exam_match(r, e, o, step->number, &target, false);
 	if (err == 0 && e->patches > 0)
 		err = exam_fail(r, e, mixed_step(e));
 	if (err == 0)
-		err = take_fulls(r, e, step->anchor, step->number, 0, true, s);
+		err = take_fulls(r, e, o, step->number, 0, true, s);
 	*why = e->why;
 	return err;
+}
+
+/* The full tensors of one object of the anchor. */
+static int take_piece(struct run *r, const struct piece *piece, uint64_t number,
+		      const struct target *target, struct sources *s, struct why *why)
+{
+	struct exam *e = exam_get(r, piece->object);
+	int err;
+
+	if (e == NULL || e->state != EXAM_OK)
+		return why_set(why, EAGAIN, "the anchor changed in the meantime");
+	e->why = (struct why){0};
+	err = exam_match(r, e, piece->object, number, target, false);
+	if (err == 0)
+		err = take_fulls(r, e, piece->object, number, 0, true, s);
+	if (err < 0)
+		*why = e->why;
+	return err;
+}
+
+/* Marks an anchor as one that cannot be used, for a reason that is no single object's. */
+static int anchor_fail(struct run *r, const struct pieces *anchor, struct why *why)
+{
+	struct exam *e = exam_get(r, anchor->v[0].object);
+
+	if (e == NULL || why->err == 0)
+		return why_set(why, ENOMEM, "out of memory");
+	e->why = *why;
+	exam_fail(r, e, -why->err);
+	*why = e->why;
+	return -why->err;
 }
 
 /* The step that a chain starts from: a complete anchor, over --base's bytes. */
 static int base_step(struct run *r, const struct step *step, struct layout **out_layout,
 		     struct sources **out, struct why *why)
 {
-	const struct object *object = NULL;
-	struct exam *e = complete_exam(r, step, &object);
+	const struct pieces *anchor = complete_pieces(r, step);
 	struct target target = {0};
 	int err;
 
-	if (e == NULL)
+	if (anchor == NULL)
 		return why_set(why, EAGAIN, "the anchor changed in the meantime");
-	e->why = (struct why){0};
-	err = layout_for(r, object, &target.layout, &e->why);
-	if (err < 0) {
-		*why = e->why;
-		return exam_fail(r, e, err);
-	}
-	err = exam_match(r, e, object, step->number, &target, false);
-	if (err == 0) {
-		*out = sources_start(r, target.layout, step->number);
-		err = *out == NULL ? why_set(&e->why, ENOMEM, "out of memory")
-				   : take_fulls(r, e, object, step->number, 0, true, *out);
-	}
-	if (err == 0) {
-		err = check_sources(target.layout, *out, &e->why);
-		if (err < 0)
-			exam_fail(r, e, err);
-	}
+	*why = (struct why){0};
+	if (layout_for(r, anchor, &target.layout, why) < 0)
+		return anchor_fail(r, anchor, why);
 	*out_layout = target.layout;
-	*why = e->why;
-	if (err == 0 && object == step->delta && step->anchor != NULL)
-		err = over_base(r, step, target.layout, *out, why);
-	return err;
+	*out = sources_start(r, target.layout, step->number);
+	if (*out == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	for (size_t i = 0; i < anchor->count; i++) {
+		err = take_piece(r, &anchor->v[i], step->number, &target, *out, why);
+		if (err < 0)
+			return err;
+	}
+	if (check_sources(target.layout, *out, why) < 0)
+		return anchor_fail(r, anchor, why);
+	if (anchor == &step->delta && step->anchor.present)
+		return over_base(r, step, target.layout, *out, why);
+	return 0;
 }
 
 /* A step's objects against the tensors as they are stored.  Changed elements come later, where no
@@ -212,7 +220,7 @@ static int match_step(struct run *r, const struct step *step, const struct targe
 	const struct object *o;
 	size_t fulls = 0;
 
-	for (size_t i = 0; (o = step_objects(step, i)) != NULL; i++) {
+	for (size_t i = 0; (o = step_above(step, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
 		int err = -EAGAIN;
 
@@ -231,18 +239,38 @@ static int match_step(struct run *r, const struct step *step, const struct targe
 	return 0;
 }
 
+static int match_pieces(struct run *r, const struct pieces *p, uint64_t number,
+			const struct target *target, struct why *why)
+{
+	for (size_t i = 0; i < p->count; i++) {
+		const struct object *o = p->v[i].object;
+		struct exam *e = exam_get(r, o);
+		int err = e != NULL && e->state == EXAM_OK
+				  ? exam_match(r, e, o, number, target, false)
+				  : -EAGAIN;
+
+		if (err < 0) {
+			if (e != NULL)
+				*why = e->why;
+			return err;
+		}
+	}
+	return 0;
+}
+
 /* The full tensors of the steps above the base: for each tensor the last one. */
 static int take_steps(struct run *r, const struct plan *p, struct sources *s, struct why *why)
 {
 	const struct step *steps = r->lineage.steps;
 
 	for (size_t i = p->last; i > p->base; i--)
-		for (size_t k = 2; k-- > 0;) {
-			const struct object *o = step_objects(&steps[i], k);
-			struct exam *e = o != NULL ? exam_get(r, o) : NULL;
+		for (size_t k = steps[i].delta.count + steps[i].anchor.count; k-- > 0;) {
+			const struct object *o = step_above(&steps[i], k);
+			struct exam *e = o != NULL ? table_get_str(r->exams, o->key) : NULL;
 			int err;
 
-			if (e == NULL)
+			/* What a span stands for was not looked into. */
+			if (e == NULL || e->full_count == 0)
 				continue;
 			err = take_fulls(r, e, o, steps[i].number, steps[p->base].number, false, s);
 			if (err < 0) {
@@ -292,8 +320,12 @@ static int assemble_sources(struct run *r, const struct plan *p, struct layout *
 	if (err < 0)
 		return err;
 	target = target_make(*out_layout, *out);
-	for (size_t i = p->base + 1; err == 0 && i <= p->last; i++)
-		err = match_step(r, &steps[i], &target, why);
+	for (size_t i = p->base + 1, n; err == 0 && i <= p->last; i += n) {
+		const struct span *span = span_at(r, i, p->last, &n);
+
+		err = span != NULL ? match_pieces(r, &span->pieces, span->version, &target, why)
+				   : match_step(r, &steps[i], &target, why);
+	}
 	if (err == 0)
 		err = take_steps(r, p, *out, why);
 	if (err == 0)
@@ -315,7 +347,7 @@ static struct identity fingerprint(const struct run *r, const struct plan *p,
 	for (size_t i = p != NULL ? p->base : 1; p != NULL && i <= p->last; i++) {
 		const struct step *s = &r->lineage.steps[i];
 
-		for (size_t k = 0; (o = step_objects(s, k)) != NULL; k++)
+		for (size_t k = 0; (o = plan_objects(r, p, i, k)) != NULL; k++)
 			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
 		identity_mix(&id, &s->number, sizeof(s->number));
 	}

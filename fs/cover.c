@@ -79,9 +79,7 @@ static const struct object *first_object(const struct run *r)
 {
 	const struct step *s = r->lineage.steps;
 
-	if (r->lineage.step_count == 0 || s->number > 1)
-		return NULL;
-	return s->anchor != NULL ? s->anchor : s->delta;
+	return r->lineage.step_count == 0 || s->number > 1 ? NULL : step_first(s);
 }
 
 static bool cover_from_object(struct run *r, const struct object *o, struct cover *c)
@@ -192,12 +190,27 @@ static const struct object *usable_first(struct run *r, bool *out_wait)
 	return e != NULL && e->state == EXAM_OK && e->sparse == 0 && e->full > 0 ? o : NULL;
 }
 
+/* weightfs.json says it all. */
+static bool cover_declared(struct run *r)
+{
+	if (r->cover.from != COVER_DECLARED || strcmp(r->cover.label, r->label) != 0) {
+		cover_release(&r->cover);
+		r->cover.from = COVER_DECLARED;
+		memcpy(r->cover.label, r->label, sizeof(r->label));
+		exams_sweep(r, true);
+	}
+	return r->lineage.step_count > 0;
+}
+
 bool cover_update(struct run *r)
 {
+	const struct object *first;
 	struct cover c = {0};
 	bool wait, ok;
-	const struct object *first = usable_first(r, &wait);
 
+	if (r->lineage.manifest != NULL)
+		return cover_declared(r);
+	first = usable_first(r, &wait);
 	if (r->lineage.step_count == 0)
 		return false;
 	if (wait) {

@@ -96,6 +96,9 @@ int listed_error(const struct object *o, struct why *why)
 			       "is a symbolic link that leads out of the bucket or in a circle; it "
 			       "is not followed");
 	case ENOENT: return why_set(why, ENOENT, "is a symbolic link to nothing");
+	case LINEAGE_MISSING:
+		return why_set(why, LINEAGE_MISSING,
+			       "is named by " MANIFEST_KEY " and is not there");
 	case EACCES:
 		return why_set(why, EACCES, "may not be read by this user (permission denied)");
 	case EISDIR:
@@ -137,21 +140,43 @@ static bool is_foreign(const struct cover *c, const struct delta *d)
 	return false;
 }
 
+/* States that a published delta records. */
+static void take_states(struct exam *e, const struct delta *d)
+{
+	const char *state = st_meta(d->header, "state");
+	const char *base = st_meta(d->header, "base_state");
+
+	e->has_states = d->format->native && state != NULL && base != NULL &&
+			manifest_unhex(state, e->to) == 0 && manifest_unhex(base, e->from) == 0;
+}
+
 static void exam_open(struct run *r, struct exam *e, const struct object *o)
 {
+	const struct named *named = lineage_named(&r->lineage, o->key);
 	struct opened *opened = NULL;
 	const struct delta *d;
 	int err;
 
 	e->why = (struct why){0};
-	err = opened_get(r, o, &opened, &e->why);
+	err = declared_admit(named, o, &e->why);
+	if (err == 0)
+		err = opened_get(r, o, &opened, &e->why);
+	if (err == 0)
+		err = declared_check(r, named, opened->delta, &e->why);
 	if (err < 0) {
+		opened_put(opened);
 		exam_fail(r, e, err);
+		/* What is named may not be listed yet, but not for long. */
+		if (err == -LINEAGE_MISSING &&
+		    clock_mono_ns() - e->first_seen_ns >= r->config.hole_grace_ns)
+			e->state = EXAM_BROKEN;
 		return;
 	}
 	d = opened->delta;
 	e->state = EXAM_OK;
-	e->complete = covers(&r->cover, d);
+	e->complete = named != NULL ? named->entry->kind == MANIFEST_ANCHOR : covers(&r->cover, d);
+	e->native = d->format->native;
+	take_states(e, d);
 	e->foreign = is_foreign(&r->cover, d);
 	e->holes_legal = d->holes_legal;
 	e->base_version = d->base_version;
@@ -166,8 +191,11 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 struct exam *exam_get(struct run *r, const struct object *object)
 {
 	struct exam *e = table_get_str(r->exams, object->key);
+	const struct identity declared =
+		declared_identity(r, lineage_named(&r->lineage, object->key));
 
-	if (e != NULL && (!identity_equal(&e->id, &object->id) || e->listed_err != object->err)) {
+	if (e != NULL && (!identity_equal(&e->id, &object->id) || e->listed_err != object->err ||
+			  !identity_equal(&e->declared, &declared))) {
 		table_remove_str(r->exams, e->key);
 		exam_free(e);
 		e = NULL;
@@ -179,6 +207,7 @@ struct exam *exam_get(struct run *r, const struct object *object)
 		e->key = strdup(object->key);
 		e->id = object->id;
 		e->listed_err = object->err;
+		e->declared = declared;
 		e->first_seen_ns = clock_mono_ns();
 		e->state = EXAM_WAITING;
 		e->round = r->round - 1;
@@ -194,6 +223,22 @@ struct exam *exam_get(struct run *r, const struct object *object)
 	return e;
 }
 
+bool exams_ok(struct run *r, const struct pieces *p, const struct exam **out_bad)
+{
+	bool ok = p->present;
+
+	if (out_bad != NULL)
+		*out_bad = NULL;
+	for (size_t i = 0; i < p->count && ok; i++) {
+		const struct exam *e = exam_get(r, p->v[i].object);
+
+		ok = e != NULL && e->state == EXAM_OK;
+		if (!ok && out_bad != NULL)
+			*out_bad = e;
+	}
+	return ok;
+}
+
 void exam_all(struct run *r)
 {
 	const struct object *o;
@@ -201,6 +246,8 @@ void exam_all(struct run *r)
 	for (size_t i = 0; i < r->lineage.step_count; i++)
 		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++)
 			exam_get(r, o);
+	for (size_t i = 0; i < r->lineage.span_count; i++)
+		exams_ok(r, &r->lineage.spans[i].pieces, NULL);
 }
 
 /* ---- matching to a layout ---- */
@@ -223,10 +270,8 @@ static void shape_text(char *dst, size_t cap, unsigned rank, const uint64_t *sha
 		snprintf(dst + at, cap - at, "]");
 }
 
-/* The layout tensor that a part changes: LAYOUT_NONE with err 0 for one that is not shown (the
- * other half of a tied pair). */
-static int target_of(const struct run *r, const struct layout *l, const struct delta *d,
-		     const struct part *p, uint32_t *out, struct why *why)
+int exam_target(const struct run *r, const struct layout *l, const struct delta *d,
+		const struct part *p, uint32_t *out, struct why *why)
 {
 	uint32_t t = layout_find(l, p->name);
 
@@ -299,7 +344,7 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 		const struct part *p = &d->parts[i];
 		const struct tensor_source *now;
 		uint32_t t = LAYOUT_NONE;
-		int err = target_of(r, target->layout, d, p, &t, why);
+		int err = exam_target(r, target->layout, d, p, &t, why);
 
 		if (err < 0)
 			return err;
@@ -310,8 +355,8 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 			err = check_full(&target->layout->tensors[t], p, now, now == NULL, why);
 			e->fulls[e->full_count++] =
 				(struct full){.offset = p->offset, .tensor = t, .dtype = p->dtype};
-		} else if (p->changed > 0) {
-			err = check_sparse(p, now, why);
+		} else if (p->changed > 0 || e->native) {
+			err = e->native && now != NULL ? 0 : check_sparse(p, now, why);
 			e->patches++;
 		}
 		if (err < 0)
@@ -353,7 +398,7 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 	for (size_t i = 0; i < d->count && err == 0; i++) {
 		if (d->parts[i].kind != PART_SPARSE || d->parts[i].changed == 0)
 			continue;
-		err = target_of(r, l, d, &d->parts[i], &targets[n], why);
+		err = exam_target(r, l, d, &d->parts[i], &targets[n], why);
 		if (err == 0 && targets[n] != LAYOUT_NONE) {
 			parts[n] = &d->parts[i];
 			names[n] = l->tensors[targets[n]].name;
@@ -385,9 +430,11 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 }
 
 /* The link for the sparse parts: from the cache directory, or made now. */
-static int make_link(struct run *r, struct exam *e, const struct delta *d, const struct source *src,
-		     uint64_t number, const struct target *target, struct why *why)
+static int make_link(struct run *r, struct exam *e, const struct opened *opened, uint64_t number,
+		     const struct target *target, struct why *why)
 {
+	const struct source src = blob_source(opened->blob);
+	const struct delta *d = opened->delta;
 	struct cachedir *cache = r->config.cache;
 	struct mapping *mapping = NULL;
 	uint64_t size = 0;
@@ -395,9 +442,14 @@ static int make_link(struct run *r, struct exam *e, const struct delta *d, const
 	int fd = -1, err;
 
 	patch_name(r, e, name);
+	if (e->native) {
+		err = native_link(r, d, opened->blob, number, target, name, &e->link, why);
+		e->changed = err == 0 ? e->link->changed : 0;
+		return err;
+	}
 	if (cachedir_map(cache, name, &mapping) == 0) {
-		if (link_new(number, number, mapping, true, name, target->layout, &e->link, NULL) ==
-		    0)
+		if (link_new(number, number, mapping, true, name, target->layout, NULL, &e->link,
+			     NULL) == 0)
 			return 0;
 		cachedir_remove(cache, name); /* damaged: make it again */
 	}
@@ -405,10 +457,10 @@ static int make_link(struct run *r, struct exam *e, const struct delta *d, const
 	if (err < 0)
 		return why_set(why, -err,
 			       "no file for its patch can be made in the cache directory");
-	err = encode_parts(r, e, d, src, target, fd, name, &size, why);
+	err = encode_parts(r, e, d, &src, target, fd, name, &size, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = encode_parts(r, e, d, src, target, fd, name, &size, why);
+		err = encode_parts(r, e, d, &src, target, fd, name, &size, why);
 	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);
@@ -418,7 +470,7 @@ static int make_link(struct run *r, struct exam *e, const struct delta *d, const
 	if (err < 0)
 		return why_set(why, -err, "its patch cannot be stored in the cache directory%s",
 			       err == -ENOSPC ? " (no space left)" : "");
-	return link_new(number, number, mapping, false, name, target->layout, &e->link, why);
+	return link_new(number, number, mapping, false, name, target->layout, NULL, &e->link, why);
 }
 
 int exam_match(struct run *r, struct exam *e, const struct object *object, uint64_t number,
@@ -426,7 +478,6 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 {
 	bool matched = e->layout == target->layout && identity_equal(&e->dtypes, &target->dtypes);
 	struct opened *opened = NULL;
-	struct source src;
 	int err;
 
 	if (matched && (!link || e->patches == 0 || e->link != NULL))
@@ -437,10 +488,8 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	err = opened_get(r, object, &opened, &e->why);
 	if (err == 0 && !matched)
 		err = match_parts(r, e, opened->delta, target, &e->why);
-	if (err == 0 && link && e->patches > 0) {
-		src = blob_source(opened->blob);
-		err = make_link(r, e, opened->delta, &src, number, target, &e->why);
-	}
+	if (err == 0 && link && e->patches > 0)
+		err = make_link(r, e, opened, number, target, &e->why);
 	if (err < 0) {
 		exam_unmatch(e);
 		exam_fail(r, e, err);

@@ -7,7 +7,8 @@
  * A group depends on its own objects and the layout only, so it serves every version at or above
  * its end, and its file is named by a hash of them: a restart finds it again, and has no need of
  * the single patches then.  Where a tensor was replaced as a whole inside a group, older patches of
- * it are left out.  Folding is done one group at a time between scans, or at once while the stack
+ * it are left out.  A span (a cumulative delta in the bucket) is used like a fold, and no group is
+ * made across one.  Folding is done one group at a time between scans, or at once while the stack
  * is very long; what a fold stands for is let go of, so that files, maps and memory are bounded by
  * the height of the stack and not by its age.
  */
@@ -64,7 +65,7 @@ static struct identity group_id(const struct run *r, size_t first, size_t n)
 		const struct step *s = &r->lineage.steps[i];
 
 		identity_mix(&id, &s->number, sizeof(s->number));
-		for (size_t k = 0; (o = step_objects(s, k)) != NULL; k++)
+		for (size_t k = 0; (o = step_above(s, k)) != NULL; k++)
 			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
 	}
 	return id;
@@ -164,7 +165,7 @@ static struct fold *fold_known(struct run *r, size_t first, size_t n, struct lay
 	if (cachedir_map(r->config.cache, name, &mapping) < 0)
 		return NULL;
 	if (link_new(r->lineage.steps[first].number, r->lineage.steps[first + n - 1].number,
-		     mapping, true, name, layout, &link, NULL) < 0) {
+		     mapping, true, name, layout, NULL, &link, NULL) < 0) {
 		cachedir_remove(r->config.cache, name); /* damaged: make it again */
 		return NULL;
 	}
@@ -199,60 +200,101 @@ static size_t stack_height(struct run *r, const struct plan *p, struct layout *l
 	size_t height = 0, size;
 
 	for (size_t i = p->base + 1; i <= p->last; i += size) {
-		fold_at(r, p, i, layout, &size);
+		if (fold_at(r, p, i, layout, &size) == NULL)
+			span_at(r, i, p->last, &size);
 		height++;
 	}
 	return height;
 }
 
+struct links { /* being collected, borrowed */
+	struct link **v;
+	uint32_t count, room;
+};
+
+static int links_add(struct links *l, struct link *link)
+{
+	struct link **grown;
+
+	if (link == NULL)
+		return 0;
+	if (l->count == l->room) {
+		l->room = l->room > 0 ? 2 * l->room : 16;
+		grown = realloc(l->v, l->room * sizeof(struct link *));
+		if (grown == NULL)
+			return -ENOMEM;
+		l->v = grown;
+	}
+	l->v[l->count++] = link;
+	return 0;
+}
+
+/* Appends the link of one object. */
+static int object_link(struct run *r, const struct object *o, uint64_t number,
+		       const struct target *target, struct links *out, struct why *why)
+{
+	struct exam *e = exam_get(r, o);
+	int err = -EAGAIN;
+
+	if (e == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	if (e->state == EXAM_OK)
+		err = exam_match(r, e, o, number, target, true);
+	if (err < 0) {
+		*why = e->why;
+		return err;
+	}
+	return links_add(out, e->link) < 0 ? why_set(why, ENOMEM, "out of memory") : 0;
+}
+
 /* Appends the links of one step. */
-static int step_links(struct run *r, size_t i, const struct target *target, struct link **out,
-		      uint32_t *n, struct why *why)
+static int step_links(struct run *r, size_t i, const struct target *target, struct links *out,
+		      struct why *why)
 {
 	const struct step *s = &r->lineage.steps[i];
 	const struct object *o;
+	int err = 0;
 
-	for (size_t k = 0; (o = step_objects(s, k)) != NULL; k++) {
-		struct exam *e = exam_get(r, o);
-		int err = -EAGAIN;
+	for (size_t k = 0; err == 0 && (o = step_above(s, k)) != NULL; k++)
+		err = object_link(r, o, s->number, target, out, why);
+	return err;
+}
 
-		if (e == NULL)
-			return why_set(why, ENOMEM, "out of memory");
-		if (e->state == EXAM_OK)
-			err = exam_match(r, e, o, s->number, target, true);
-		if (err < 0) {
-			*why = e->why;
-			return err;
-		}
-		if (e->link != NULL)
-			out[(*n)++] = e->link;
-	}
-	return 0;
+static int span_links(struct run *r, const struct span *s, const struct target *target,
+		      struct links *out, struct why *why)
+{
+	int err = 0;
+
+	for (size_t k = 0; err == 0 && k < s->pieces.count; k++)
+		err = object_link(r, s->pieces.v[k].object, s->version, target, out, why);
+	return err;
 }
 
 /* The links of a plan's steps, with what is folded already. */
 static int collect_links(struct run *r, const struct plan *p, const struct target *target,
 			 struct link ***out, uint32_t *out_count, struct why *why)
 {
-	struct link **links = calloc(2 * (p->last - p->base) + 1, sizeof(struct link *));
-	uint32_t n = 0;
+	struct links links = {0};
 	size_t size;
+	int err = 0;
 
-	if (links == NULL)
-		return why_set(why, ENOMEM, "out of memory");
-	for (size_t i = p->base + 1; i <= p->last; i += size) {
+	for (size_t i = p->base + 1; err == 0 && i <= p->last; i += size) {
 		const struct fold *f = fold_at(r, p, i, target->layout, &size);
-		int err = f == NULL ? step_links(r, i, target, links, &n, why) : 0;
+		const struct span *s = f == NULL ? span_at(r, i, p->last, &size) : NULL;
 
-		if (err < 0) {
-			free(links);
-			return err;
-		}
-		if (f != NULL && f->link != NULL)
-			links[n++] = f->link;
+		if (f != NULL)
+			err = links_add(&links, f->link);
+		else if (s != NULL)
+			err = span_links(r, s, target, &links, why);
+		else
+			err = step_links(r, i, target, &links, why);
 	}
-	*out = links;
-	*out_count = n;
+	if (err < 0) {
+		free(links.v);
+		return err == -ENOMEM ? why_set(why, ENOMEM, "out of memory") : err;
+	}
+	*out = links.v;
+	*out_count = links.count;
 	return 0;
 }
 
@@ -262,7 +304,7 @@ static void trim_steps(struct run *r, size_t first, size_t n)
 	const struct object *o;
 
 	for (size_t i = first; i < first + n; i++)
-		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
+		for (size_t k = 0; (o = step_above(&r->lineage.steps[i], k)) != NULL; k++) {
 			struct exam *e = table_get_str(r->exams, o->key);
 
 			if (e != NULL) {
@@ -295,7 +337,9 @@ static int last_fulls(struct run *r, size_t first, size_t n, const struct target
 	int err = from == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
 
 	for (size_t i = first; err == 0 && i < first + n; i++)
-		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
+		for (size_t k = 0; !step_is_native(&r->lineage.steps[i]) &&
+				   (o = step_above(&r->lineage.steps[i], k)) != NULL;
+		     k++) {
 			const uint64_t number = r->lineage.steps[i].number;
 			struct exam *e = exam_get(r, o);
 
@@ -401,7 +445,7 @@ static int merge_group(struct run *r, size_t first, size_t n, struct link *const
 	if (err < 0)
 		return why_set(why, -err, "it cannot be stored in the cache directory%s",
 			       err == -ENOSPC ? " (no space left)" : "");
-	return link_new(lo, hi, mapping, false, name, layout, out, why);
+	return link_new(lo, hi, mapping, false, name, layout, NULL, out, why);
 }
 
 /* Folds the steps [first, first + n) from the next smaller groups, or from the steps themselves.
@@ -443,12 +487,28 @@ static int fold_one(struct run *r, size_t first, size_t n, const struct target *
 	return 0;
 }
 
-/* Is there a fold of this group, or of a larger one around it (or was it tried in vain)? */
+/* Does a span that is used reach into the steps [first, first + n)? */
+static bool is_spanned(struct run *r, const struct plan *p, size_t first, size_t n)
+{
+	size_t size;
+
+	if (r->lineage.span_count == 0)
+		return false;
+	for (size_t i = p->base + 1; i < first + n; i += size)
+		if (span_at(r, i, p->last, &size) != NULL && i + size > first)
+			return true;
+	return false;
+}
+
+/* Is there a fold of this group, or of a larger one around it (or was it tried in vain)?  Or must
+ * there be none? */
 static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t size,
 		      struct layout *layout)
 {
 	size_t start = p->base + 1, end = first + size;
 
+	if (is_spanned(r, p, first, size))
+		return true;
 	if (fold_find(r, first, size, layout) != NULL)
 		return true;
 	for (unsigned tier = 0; tier < FOLD_TIERS && end <= p->last + 1; tier++) {

@@ -243,8 +243,9 @@ static int make_index(struct layout *l, uint64_t total)
 
 		buf_addstr(&b, "    ");
 		buf_addjson(&b, t->name, strlen(t->name));
-		buf_addf(&b, ": \"%s\"%s\n", l->files[t->file].name,
-			 i + 1 < l->tensor_count ? "," : "");
+		buf_addstr(&b, ": ");
+		buf_addjson(&b, l->files[t->file].name, strlen(l->files[t->file].name));
+		buf_addstr(&b, i + 1 < l->tensor_count ? ",\n" : "\n");
 	}
 	buf_addstr(&b, "  }\n}\n");
 	if (b.failed) {
@@ -379,19 +380,35 @@ int layout_alias(struct layout *l, uint32_t t, uint32_t of)
 	return 0;
 }
 
-bool layout_same_tensors(const struct layout *l, const struct st_header *header)
+bool layout_same_tensors(const struct layout *l, const struct layout_input *in, size_t count)
 {
-	if (header->count != l->tensor_count)
-		return false;
-	for (uint32_t i = 0; i < l->tensor_count; i++) {
-		const struct layout_tensor *a = &l->tensors[l->by_name[i]];
-		const struct st_tensor *b = &header->tensors[header->by_name[i]];
+	uint64_t n = 0;
 
-		if (strcmp(a->name, b->name) != 0 || a->dtype != b->dtype ||
-		    !same_shape(a->rank, a->shape, b->rank, b->shape))
-			return false;
+	for (size_t i = 0; i < count; i++) {
+		const struct st_header *header = in[i].header;
+
+		n += header->count;
+		for (size_t k = 0; k < header->count; k++) {
+			const struct st_tensor *b = &header->tensors[k];
+			uint32_t t = layout_find(l, b->name);
+			const struct layout_tensor *a = t != LAYOUT_NONE ? &l->tensors[t] : NULL;
+
+			if (a == NULL || a->dtype != b->dtype ||
+			    !same_shape(a->rank, a->shape, b->rank, b->shape))
+				return false;
+		}
 	}
-	return true;
+	/* A name that two files have was counted twice, and is an error elsewhere. */
+	return n == l->tensor_count;
+}
+
+int layout_make_index(struct layout *l)
+{
+	uint64_t total = 0;
+
+	for (uint32_t i = 0; i < l->tensor_count; i++)
+		total += l->tensors[i].end - l->tensors[i].begin;
+	return make_index(l, total);
 }
 
 uint64_t layout_patch_numel(const struct layout_tensor *t)

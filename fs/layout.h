@@ -70,8 +70,10 @@ uint32_t layout_find(const struct layout *l, const char *name); /* LAYOUT_NONE: 
 /* Makes tensor `t` show the bytes of tensor `of` (same dtype and shape; only while the layout is
  * being made). */
 int layout_alias(struct layout *l, uint32_t t, uint32_t of) MUST_CHECK;
-/* Same tensors with the same dtypes and shapes (whatever the order)? */
-bool layout_same_tensors(const struct layout *l, const struct st_header *header);
+/* Has it the tensors of these files, with the same dtypes and shapes (whatever the order)? */
+bool layout_same_tensors(const struct layout *l, const struct layout_input *in, size_t count);
+/* Makes the index of several files, while the layout is being made. */
+int layout_make_index(struct layout *l) MUST_CHECK;
 
 /* Elements of a tensor as a patch counts them: its own, or its bytes for sub-byte types. */
 uint64_t layout_patch_numel(const struct layout_tensor *t);

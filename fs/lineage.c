@@ -30,7 +30,8 @@ static int directory_of(const char *key)
 
 bool lineage_owns(const char *key)
 {
-	return directory_of(key) >= 0;
+	return directory_of(key) >= 0 || strncmp(key, "compact/", 8) == 0 ||
+	       strncmp(key, "leases/", 7) == 0 || strcmp(key, MANIFEST_KEY) == 0;
 }
 
 /* 1: a step's name, with its number; 0: some other file; -1: meant to be a weight file but without
@@ -83,7 +84,7 @@ static void add_stray(struct lineage *l, enum stray_kind kind, uint64_t number,
 static void place(struct lineage *l, const struct found *f, const struct object *newest)
 {
 	struct step *s = l->step_count > 0 ? &l->steps[l->step_count - 1] : NULL;
-	const struct object **slot;
+	struct pieces *slot;
 
 	/* The time of an object that cannot be used (a stray link, say) tells nothing. */
 	if (newest != NULL && f->object->err == 0 && f->object->mtime_ns < newest->mtime_ns) {
@@ -95,11 +96,12 @@ static void place(struct lineage *l, const struct found *f, const struct object 
 		*s = (struct step){.number = f->number, .mtime_ns = f->object->mtime_ns};
 	}
 	slot = f->anchor ? &s->anchor : &s->delta;
-	if (*slot != NULL) {
-		add_stray(l, STRAY_DUPLICATE, f->number, f->object, *slot);
+	if (slot->present) {
+		add_stray(l, STRAY_DUPLICATE, f->number, f->object, slot->v[0].object);
 		return;
 	}
-	*slot = f->object;
+	l->pieces[l->piece_count] = (struct piece){.object = f->object};
+	*slot = (struct pieces){.v = &l->pieces[l->piece_count++], .count = 1, .present = true};
 	s->mtime_ns = MAX(s->mtime_ns, f->object->mtime_ns);
 }
 
@@ -113,7 +115,8 @@ int lineage_order(const struct listing *listing, bool ignore_times, struct linea
 
 	l.steps = calloc(listing->count ? listing->count : 1, sizeof(*l.steps));
 	l.strays = calloc(listing->count ? listing->count : 1, sizeof(*l.strays));
-	if (found == NULL || l.steps == NULL || l.strays == NULL) {
+	l.pieces = calloc(listing->count ? listing->count : 1, sizeof(*l.pieces));
+	if (found == NULL || l.steps == NULL || l.strays == NULL || l.pieces == NULL) {
 		free(found);
 		lineage_release(&l);
 		return -ENOMEM;
@@ -151,6 +154,10 @@ void lineage_release(struct lineage *l)
 {
 	free(l->steps);
 	free(l->strays);
+	free(l->spans);
+	free(l->pieces);
+	free(l->missing);
+	free(l->named);
 	*l = (struct lineage){0};
 }
 
@@ -171,14 +178,20 @@ const struct step *lineage_find(const struct lineage *l, uint64_t number)
 	return NULL;
 }
 
+const struct object *step_first(const struct step *s)
+{
+	if (s->anchor.count > 0)
+		return s->anchor.v[0].object;
+	return s->delta.count > 0 ? s->delta.v[0].object : NULL;
+}
+
 /* The time of the run's first object. */
 static int64_t first_mtime(const struct lineage *l)
 {
-	const struct object *a = l->steps[0].anchor, *d = l->steps[0].delta;
+	const struct step *s = &l->steps[0];
+	int64_t first = step_first(s)->mtime_ns;
 
-	if (a == NULL || d == NULL)
-		return a != NULL ? a->mtime_ns : d->mtime_ns;
-	return MIN(a->mtime_ns, d->mtime_ns);
+	return s->delta.count > 0 ? MIN(first, s->delta.v[0].object->mtime_ns) : first;
 }
 
 const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint64_t below)
@@ -196,14 +209,15 @@ const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint
 void lineage_label(const struct lineage *l, char out[9])
 {
 	static const char hex[] = "0123456789abcdef";
-	const struct step *first = &l->steps[0];
 	const struct object *o;
 
-	if (l->step_count == 0) {
+	if (l->manifest != NULL)
+		memcpy(out, l->manifest->lineage, 9);
+	else
 		out[0] = '\0';
+	if (l->manifest != NULL || l->step_count == 0)
 		return;
-	}
-	o = first->anchor != NULL ? first->anchor : first->delta;
+	o = step_first(&l->steps[0]);
 	for (int i = 0; i < 8; i++)
 		out[i] = hex[o->id.bytes[i / 2] >> (i % 2 ? 0 : 4) & 15];
 	out[8] = '\0';

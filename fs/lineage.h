@@ -3,6 +3,10 @@
  * Lineage: from a listing to the ordered steps of the run that is alive in it.  Pure: no I/O, no
  * clock.
  *
+ * Where the run has a weightfs.json, that alone says what the steps are (lineage_declare()): a step
+ * may have several objects, and what it does not name is a stray.  Without one the keys and times
+ * say it (lineage_order()):
+ *
  * Keys are anchors/step_N.safetensors, deltas/step_N.safetensors and steps/step_N.safetensors (N
  * one or more digits, compared as numbers). One trainer writes its objects one after the other, so
  * in number order their times never descend.  An object that is older than one with a lower number
@@ -18,20 +22,37 @@
 #define FS_LINEAGE_H
 
 #include "cache/store.h"
+#include "fs/manifest.h"
+
+struct piece {
+	const struct object *object; /* from the listing, or what stands for a missing one */
+	const char *file;	     /* the file that it is of the model; NULL: not said */
+};
+
+struct pieces { /* what an anchor, a delta or a span consists of */
+	const struct piece *v;
+	size_t count;
+	bool present; /* a declared delta may be present with no objects: nothing changed */
+	const struct manifest_entry *entry; /* borrowed; NULL: ordered by keys */
+};
 
 struct step {
 	uint64_t number;
-	/* The objects of this number, borrowed from the listing; at least one is set.  Objects in
-	 * steps/ count as delta. */
-	const struct object *anchor, *delta;
-	int64_t mtime_ns; /* of the newer one */
+	struct pieces anchor, delta; /* at least one is present; objects in steps/ count as delta */
+	int64_t mtime_ns;	     /* of the newest object, or as declared */
+};
+
+struct span { /* a cumulative delta: from the state of `base` to that of `version` */
+	uint64_t base, version;
+	struct pieces pieces;
 };
 
 enum stray_kind {
 	STRAY_SUPERSEDED, /* older than an object with a lower number */
 	STRAY_DUPLICATE,  /* the same number is there under another name, newer */
-	STRAY_NAME, /* a .safetensors object in a step directory whose name has no number, or too
-		       large a one */
+	STRAY_NAME,    /* a .safetensors object in a step directory whose name has no number, or too
+			  large a one */
+	STRAY_UNNAMED, /* in a step directory, and not named by weightfs.json */
 };
 
 struct stray {
@@ -46,18 +67,44 @@ struct lineage {
 	size_t step_count;
 	struct stray *strays;
 	size_t stray_count;
+	/* Of a declared lineage: */
+	const struct manifest *manifest; /* borrowed; NULL: ordered by keys */
+	struct span *spans;		 /* ascending by base, then by version */
+	size_t span_count;
+	/* private */
+	struct piece *pieces;
+	struct object *missing; /* stand for objects that are named and not listed */
+	struct named *named;
+	size_t piece_count, missing_count, named_count;
 };
+
+/* An object that weightfs.json names and the store does not list has this err. */
+#define LINEAGE_MISSING ENODATA
 
 /* The listing is borrowed as long as the lineage lives. */
 int lineage_order(const struct listing *listing, bool ignore_times, struct lineage *out) MUST_CHECK;
+/* The same from a manifest, which is borrowed, too. */
+int lineage_declare(const struct listing *listing, const struct manifest *m,
+		    struct lineage *out) MUST_CHECK;
+/* What the manifest says of the object with this key: the entry it belongs to, and its size.
+ * NULL: nothing, or there is no manifest. */
+struct named {
+	const char *key;
+	const struct manifest_entry *entry;
+	uint64_t size;
+};
+const struct named *lineage_named(const struct lineage *l, const char *key);
 void lineage_release(struct lineage *l);
 /* The step of that number, or NULL. */
 const struct step *lineage_find(const struct lineage *l, uint64_t number);
 /* A superseded object with a number between the two that may be this run's own; NULL: none. */
 const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint64_t below);
-/* True for keys under anchors/, deltas/ and steps/. */
+/* True for keys that belong to a run and not to its model: anchors/, deltas/, steps/, compact/,
+ * leases/, weightfs.json. */
 bool lineage_owns(const char *key);
-/* 8 hex digits from the identity of the lineage's first object. */
+/* The first object of a step, anchor before delta; NULL: it has none. */
+const struct object *step_first(const struct step *s);
+/* 8 hex digits: as declared, or from the identity of the lineage's first object. */
 void lineage_label(const struct lineage *l, char out[9]);
 
 #endif

@@ -29,18 +29,22 @@ void sources_unref(struct sources *s)
 	free(s);
 }
 
-static int match(struct link *l, const struct layout *layout, struct why *why)
+static int match(struct link *l, const struct layout *layout, const uint32_t *targets,
+		 struct why *why)
 {
 	l->slot = malloc((layout->tensor_count ? layout->tensor_count : 1) * sizeof(*l->slot));
 	if (l->slot == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	for (uint32_t i = 0; i < layout->tensor_count; i++)
 		l->slot[i] = -1;
-	for (size_t i = 0; i < l->file->count; i++) {
+	for (size_t k = 0; k < l->file->count; k++) {
+		const size_t i = l->file->header->by_name[k];
 		const char *name = l->file->header->tensors[i].name;
 		const struct patch *p = &l->file->patches[i];
-		uint32_t t = layout_find(layout, name);
+		uint32_t t = targets != NULL ? targets[k] : layout_find(layout, name);
 
+		if (targets != NULL && t == LAYOUT_NONE)
+			continue;
 		if (t == LAYOUT_NONE)
 			return why_set(why, EBADMSG, "patch of an unknown tensor \"%s\"",
 				       SHOWN(name));
@@ -71,7 +75,8 @@ static int check_name(const struct link *l, struct why *why)
 }
 
 int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check, const char *name,
-	     const struct layout *layout, struct link **out, struct why *why)
+	     const struct layout *layout, const uint32_t *targets, struct link **out,
+	     struct why *why)
 {
 	struct link *l = calloc(1, sizeof(*l));
 	int err;
@@ -97,7 +102,7 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 		if (err == 0 && check && l->name != NULL)
 			err = check_name(l, why);
 		if (err == 0)
-			err = match(l, layout, why);
+			err = match(l, layout, targets, why);
 		/* All of it has just been looked at; what readers need comes back by itself. */
 		mapping_touch(mapping, mapping->size);
 		if (err < 0) {

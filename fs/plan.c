@@ -24,14 +24,25 @@
 
 const struct object *step_objects(const struct step *s, size_t i)
 {
-	if (s->delta == NULL)
-		return i == 0 ? s->anchor : NULL;
-	return i == 0 ? s->delta : i == 1 ? s->anchor : NULL;
+	if (i < s->delta.count)
+		return s->delta.v[i].object;
+	i -= s->delta.count;
+	return i < s->anchor.count ? s->anchor.v[i].object : NULL;
 }
 
-/* Records the first one only; true when that was it. */
-static bool obstacle(struct run *r, uint64_t number, const char *fmt, ...) PRINTF(3, 4);
-static bool obstacle(struct run *r, uint64_t number, const char *fmt, ...)
+const struct object *step_above(const struct step *s, size_t i)
+{
+	if (s->delta.entry != NULL && i >= s->delta.count)
+		return NULL;
+	return step_objects(s, i);
+}
+
+bool step_is_native(const struct step *s)
+{
+	return s->delta.entry != NULL && strncmp(s->delta.entry->encoding, "wfp1", 4) == 0;
+}
+
+bool obstacle(struct run *r, uint64_t number, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -48,31 +59,35 @@ struct look { /* a step, looked into */
 	bool usable, complete, holes_legal, waiting;
 	int64_t base_version; /* of its delta, or -1 */
 	int64_t first_seen_ns;
+	const struct exam *states; /* an object that records states, or NULL */
 	const char *why;
 };
 
 static void look_into(struct run *r, const struct step *s, struct look *out)
 {
 	const struct object *o;
-	bool anchor_complete = false;
+	bool anchor_complete = s->anchor.count > 0, delta_complete = s->delta.count > 0;
 
 	*out = (struct look){.usable = true, .base_version = -1};
 	for (size_t i = 0; (o = step_objects(s, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
+		bool *complete = i < s->delta.count ? &delta_complete : &anchor_complete;
 
+		*complete &= e != NULL && e->state == EXAM_OK && e->complete;
 		if (e == NULL || e->state != EXAM_OK) {
 			out->usable = false;
 			out->waiting |= e == NULL || e->state == EXAM_WAITING;
 			out->why = e != NULL ? e->why.text : "out of memory";
 			continue;
 		}
-		out->complete |= e->complete;
-		anchor_complete |= e->complete && o == s->anchor;
 		out->holes_legal |= e->holes_legal;
+		if (e->has_states)
+			out->states = e;
 		out->first_seen_ns = MAX(out->first_seen_ns, e->first_seen_ns);
-		if (o == s->delta)
+		if (i < s->delta.count)
 			out->base_version = e->base_version;
 	}
+	out->complete = anchor_complete || delta_complete;
 	/* A complete anchor needs nothing else of its number. */
 	if (anchor_complete)
 		out->usable = true;
@@ -154,7 +169,7 @@ static bool is_younger(int64_t mtime_ns, int64_t ns)
 
 /* Is what lies between two neighbouring steps in order?  If not, why is recorded. */
 static bool joined(struct run *r, const struct step *low, const struct step *high,
-		   const struct look *h)
+		   const struct look *below, const struct look *h)
 {
 	size_t gone = known_at(r, low->number + 1);
 	const struct stray *unsure;
@@ -164,6 +179,13 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 			 "version %llu applies to version %lld, but the one before it here is %llu",
 			 (unsigned long long)high->number, (long long)h->base_version,
 			 (unsigned long long)low->number);
+		return false;
+	}
+	if (below->states != NULL && h->states != NULL &&
+	    memcmp(below->states->to, h->states->from, sizeof(h->states->from)) != 0) {
+		obstacle(r, high->number,
+			 "version %llu was made for another version %llu than the one here",
+			 (unsigned long long)high->number, (unsigned long long)low->number);
 		return false;
 	}
 	if (high->number == low->number + 1)
@@ -214,6 +236,8 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 	bool has_top = false;
 	size_t top = 0;
 
+	if (l->manifest != NULL)
+		return declared_plan(r, limit, out);
 	for (size_t i = l->step_count; i-- > 0;) {
 		const struct step *s = &l->steps[i];
 
@@ -226,7 +250,7 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 			has_top = false;
 			continue;
 		}
-		if (!has_top || !joined(r, s, &l->steps[i + 1], &above))
+		if (!has_top || !joined(r, s, &l->steps[i + 1], &here, &above))
 			top = i;
 		has_top = true;
 		if (here.complete) {
@@ -245,14 +269,21 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 void plan_whole(struct run *r, bool *out)
 {
 	const struct lineage *l = &r->lineage;
+	struct look below = {0};
 
 	for (size_t i = 0; i < l->step_count; i++) {
 		struct look here;
 
+		if (l->manifest != NULL) {
+			out[i] = exams_ok(r, &l->steps[i].anchor, NULL) ||
+				 (i > 0 && out[i - 1] && exams_ok(r, &l->steps[i].delta, NULL));
+			continue;
+		}
 		look_into(r, &l->steps[i], &here);
-		out[i] = here.usable &&
-			 (here.complete || (i > 0 && out[i - 1] &&
-					    joined(r, &l->steps[i - 1], &l->steps[i], &here)));
+		out[i] = here.usable && (here.complete || (i > 0 && out[i - 1] &&
+							   joined(r, &l->steps[i - 1], &l->steps[i],
+								  &below, &here)));
+		below = here;
 	}
 }
 
@@ -273,6 +304,15 @@ int64_t plan_mtime(const struct run *r, const struct plan *p)
 	return m;
 }
 
+const struct object *plan_objects(const struct run *r, const struct plan *p, size_t i, size_t k)
+{
+	const struct step *s = &r->lineage.steps[i];
+
+	if (i > p->base)
+		return step_above(s, k);
+	return step_objects(s, s->anchor.entry != NULL ? k + s->delta.count : k);
+}
+
 /* Identity of the plan: all its objects. */
 static struct identity plan_id(const struct run *r, const struct plan *p)
 {
@@ -280,7 +320,7 @@ static struct identity plan_id(const struct run *r, const struct plan *p)
 	const struct object *o;
 
 	for (size_t i = p->base; i <= p->last; i++)
-		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
+		for (size_t k = 0; (o = plan_objects(r, p, i, k)) != NULL; k++) {
 			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
 			identity_mix(&id, &r->lineage.steps[i].number,
 				     sizeof(r->lineage.steps[i].number));
@@ -309,7 +349,8 @@ bool plan_hole_legal(struct run *r, const struct plan *p, uint64_t version)
 	size_t at = known_at(r, r->lineage.steps[p->last].number + 1);
 	struct look look;
 
-	if (p->last + 1 >= r->lineage.step_count || above->number < version ||
+	if (r->lineage.manifest != NULL || p->last + 1 >= r->lineage.step_count ||
+	    above->number < version ||
 	    lineage_unsure(&r->lineage, r->lineage.steps[p->last].number, above->number) != NULL ||
 	    (at < r->known.count && r->known.v[at] <= version))
 		return false;

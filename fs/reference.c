@@ -342,107 +342,144 @@ void base_free(struct base *b)
 
 /* ---- layouts ---- */
 
-static struct layout *layout_in_use(const struct run *r, const struct st_header *header)
+struct headers { /* of the files of an anchor */
+	struct layout_input *in;
+	size_t count;
+};
+
+static void headers_release(struct headers *h)
+{
+	for (size_t i = 0; h->in != NULL && i < h->count; i++) {
+		st_free((struct st_header *)h->in[i].header);
+		free((char *)h->in[i].json);
+	}
+	free(h->in);
+	*h = (struct headers){0};
+}
+
+static int headers_read(struct run *r, const struct pieces *anchor, struct headers *out,
+			struct why *why)
+{
+	struct headers h = {calloc(anchor->count, sizeof(*h.in)), anchor->count};
+	int err = h.in == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
+
+	for (size_t i = 0; i < anchor->count && err == 0; i++) {
+		const struct piece *p = &anchor->v[i];
+		struct blob *blob = NULL;
+		struct source src;
+
+		h.in[i].name = p->file != NULL ? p->file : "model.safetensors";
+		err = blob_open(r->config.store, p->object, false, &blob, why);
+		if (err < 0)
+			break;
+		src = blob_source(blob);
+		err = st_read(&src, (struct st_header **)&h.in[i].header, (char **)&h.in[i].json,
+			      why);
+		blob_unref(blob);
+	}
+	if (err < 0)
+		headers_release(&h);
+	else
+		*out = h;
+	return err;
+}
+
+static struct layout *layout_in_use(const struct run *r, const struct headers *h)
 {
 	for (size_t i = 0; i < r->layout_count; i++)
-		if (layout_same_tensors(r->layouts[i], header))
+		if (layout_same_tensors(r->layouts[i], h->in, h->count))
 			return r->layouts[i];
 	return NULL;
 }
 
 /* Makes a layout and keeps it as one in use. */
-static int layout_add(struct run *r, const struct st_header *header, const char *json,
-		      struct layout **out, struct why *why)
+static int layout_add(struct run *r, const struct headers *h, struct layout **out, struct why *why)
 {
-	const struct layout_input in = {
-		.name = "model.safetensors", .header = header, .json = json};
 	struct layout **grown =
 		realloc(r->layouts, (r->layout_count + 1) * sizeof(struct layout *));
+	struct layout *l = NULL;
 	int err;
 
 	if (grown == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	r->layouts = grown;
-	err = r->config.shard_size > 0 ? layout_shard(&in, 1, r->config.shard_size, out, why)
-				       : layout_keep(&in, 1, out, why);
+	err = r->config.shard_size > 0
+		      ? layout_shard(h->in, h->count, r->config.shard_size, &l, why)
+		      : layout_keep(h->in, h->count, &l, why);
+	if (err == 0 && l->file_count > 1 && l->index == NULL && layout_make_index(l) < 0) {
+		layout_unref(l);
+		err = why_set(why, ENOMEM, "out of memory");
+	}
 	if (err == 0)
-		r->layouts[r->layout_count++] = *out;
+		*out = r->layouts[r->layout_count++] = l;
 	return err;
 }
 
-static int read_header(struct run *r, const struct object *object, struct st_header **out_header,
-		       char **out_json, struct why *why)
+const struct pieces *complete_pieces(struct run *r, const struct step *step)
 {
-	struct blob *blob = NULL;
-	struct source src;
-	int err = blob_open(r->config.store, object, false, &blob, why);
+	const struct pieces *both[] = {&step->anchor, &step->delta};
 
-	if (err < 0)
-		return err;
-	src = blob_source(blob);
-	err = st_read(&src, out_header, out_json, why);
-	blob_unref(blob);
-	return err;
-}
+	for (size_t i = 0; i < ARRAY_LEN(both); i++) {
+		bool complete = both[i]->count > 0 && exams_ok(r, both[i], NULL);
 
-/* The lineage's first complete anchor. */
-static const struct object *first_complete(struct run *r)
-{
-	const struct object *o;
-
-	for (size_t i = 0; i < r->lineage.step_count; i++)
-		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
-			const struct exam *e = exam_get(r, o);
-
-			if (e != NULL && e->state == EXAM_OK && e->complete)
-				return o;
-		}
+		for (size_t k = 0; k < both[i]->count && complete; k++)
+			complete = exam_get(r, both[i]->v[k].object)->complete;
+		if (complete)
+			return both[i];
+	}
 	return NULL;
 }
 
-/* A new layout from the first complete anchor if that has these tensors, else false. */
-static bool layout_from_first(struct run *r, const struct object *object,
-			      const struct st_header *header, struct layout **out)
+/* The lineage's first complete anchor. */
+static const struct pieces *first_complete(struct run *r)
 {
-	const struct object *first = first_complete(r);
-	struct st_header *h = NULL;
+	const struct pieces *p = NULL;
+
+	for (size_t i = 0; i < r->lineage.step_count && p == NULL; i++)
+		if (r->lineage.manifest == NULL || r->lineage.steps[i].anchor.present)
+			p = complete_pieces(r, &r->lineage.steps[i]);
+	return p;
+}
+
+/* A new layout from the first complete anchor if that has these tensors, else false. */
+static bool layout_from_first(struct run *r, const struct pieces *anchor, const struct headers *h,
+			      struct layout **out)
+{
+	const struct pieces *first = first_complete(r);
+	struct headers mine = {0};
 	struct layout *l = NULL;
-	char *json = NULL;
 	bool made = false;
 
-	if (first == NULL || first == object || read_header(r, first, &h, &json, NULL) < 0)
+	if (first == NULL || first == anchor || headers_read(r, first, &mine, NULL) < 0)
 		return false;
-	made = layout_add(r, h, json, &l, NULL) == 0;
-	if (made && !layout_same_tensors(l, header)) {
+	made = layout_add(r, &mine, &l, NULL) == 0;
+	if (made && !layout_same_tensors(l, h->in, h->count)) {
 		layout_unref(l);
 		r->layout_count--;
 		made = false;
 	}
 	if (made)
 		*out = l;
-	st_free(h);
-	free(json);
+	headers_release(&mine);
 	return made;
 }
 
-int layout_for(struct run *r, const struct object *object, struct layout **out, struct why *why)
+int layout_for(struct run *r, const struct pieces *anchor, struct layout **out, struct why *why)
 {
-	struct st_header *header = NULL;
-	char *json = NULL;
+	struct headers h = {0};
 	int err;
 
 	if (r->base != NULL) {
 		*out = r->base->layout;
 		return 0;
 	}
-	err = read_header(r, object, &header, &json, why);
+	err = headers_read(r, anchor, &h, why);
 	if (err < 0)
 		return err;
-	*out = layout_in_use(r, header);
-	if (*out == NULL && !layout_from_first(r, object, header, out))
-		err = layout_add(r, header, json, out, why);
-	st_free(header);
-	free(json);
+	*out = layout_in_use(r, &h);
+	if (*out == NULL && !layout_from_first(r, anchor, &h, out))
+		err = layout_add(r, &h, out, why);
+	headers_release(&h);
 	return err;
 }
 

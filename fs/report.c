@@ -47,6 +47,7 @@ void run_report_unref(struct run_report *p)
 	for (size_t i = 0; i < p->note_count; i++)
 		free(p->notes[i]);
 	free(p->versions);
+	free(p->spans);
 	free(p->problems);
 	free(p->notes);
 	free(p->store_error);
@@ -103,6 +104,9 @@ static bool add_stray(struct run_report *p, const struct stray *s)
 	} else if (s->kind == STRAY_NAME)
 		buf_addstr(&text, "is not named step_NUMBER.safetensors (with a number below "
 				  "2^63); it is ignored");
+	else if (s->kind == STRAY_UNNAMED)
+		buf_addstr(&text, "is not named by " MANIFEST_KEY ": an upload that was not "
+				  "finished, or pruned; it is ignored");
 	else
 		buf_addf(&text, "is older than %s, which has the same number; it is ignored",
 			 s->against->key);
@@ -119,30 +123,51 @@ static enum version_kind kind_of(const struct exam *e)
 			       : VERSION_EMPTY;
 }
 
-static bool fill(struct run *r, struct version_info *v, const struct object *o, uint64_t number)
+/* One object in: the worst state of several, and the sums. */
+static bool fill_object(struct run *r, struct version_info *v, const struct object *o)
 {
 	const struct exam *e = table_get_str(r->exams, o->key);
+	enum version_state state = VERSION_UNREAD;
 
-	*v = (struct version_info){.number = number,
-				   .state = VERSION_UNREAD,
-				   .bytes = o->size,
-				   .mtime_ns = o->mtime_ns};
-	v->key = shown(o->key);
-	memcpy(v->lineage, r->label, sizeof(v->lineage));
-	v->kind = strncmp(o->key, "anchors/", 8) == 0 ? VERSION_ANCHOR : VERSION_DELTA;
-	if (e == NULL || v->key == NULL)
-		return v->key != NULL;
-	if (e->state == EXAM_OK) {
+	v->bytes += o->size;
+	v->mtime_ns = MAX(v->mtime_ns, o->mtime_ns);
+	if (e != NULL && e->state == EXAM_OK) {
 		v->kind = kind_of(e);
-		v->changed = e->changed;
+		v->changed += e->changed;
 		memcpy(v->format, e->format, sizeof(v->format));
-		v->state = VERSION_OK;
-	} else {
-		v->state = e->state == EXAM_WAITING ? VERSION_WAITING : VERSION_BROKEN;
-		v->problem = strdup(e->why.text);
-		return v->problem != NULL;
+		state = VERSION_OK;
+	} else if (e != NULL) {
+		state = e->state == EXAM_WAITING ? VERSION_WAITING : VERSION_BROKEN;
+		if (v->problem == NULL)
+			v->problem = strdup(e->why.text);
+		if (v->problem == NULL)
+			return false;
 	}
+	if (v->objects++ == 0 || (state != VERSION_OK && v->state != VERSION_BROKEN))
+		v->state = state;
 	return true;
+}
+
+static bool fill(struct run *r, struct version_info *v, const struct pieces *p, uint64_t number)
+{
+	const struct object *first = p->count > 0 ? p->v[0].object : NULL;
+
+	*v = (struct version_info){
+		.number = number,
+		.state = VERSION_OK,
+		.kind = first == NULL				  ? VERSION_EMPTY
+			: strncmp(first->key, "anchors/", 8) == 0 ? VERSION_ANCHOR
+								  : VERSION_DELTA,
+		.mtime_ns = first != NULL ? first->mtime_ns : p->entry->time_ns,
+	};
+	v->key = shown(first != NULL ? first->key : "");
+	memcpy(v->lineage, r->label, sizeof(v->lineage));
+	if (p->entry != NULL)
+		memcpy(v->encoding, p->entry->encoding, sizeof(v->encoding));
+	for (size_t i = 0; i < p->count && v->key != NULL; i++)
+		if (!fill_object(r, v, p->v[i].object))
+			return false;
+	return v->key != NULL;
 }
 
 static uint64_t model_elements(const struct run *r)
@@ -203,34 +228,80 @@ static bool mark_whole(struct run *r, struct run_report *p)
 	return true;
 }
 
+static bool add_version(struct run *r, struct run_report *p, const struct pieces *pieces,
+			uint64_t number)
+{
+	struct version_info *v = &p->versions[p->version_count++];
+
+	return fill(r, v, pieces, number) &&
+	       (v->problem == NULL || add_problem(p, v->key, v->problem));
+}
+
 static bool fill_versions(struct run *r, struct run_report *p)
 {
 	const struct lineage *l = &r->lineage;
 	uint64_t elements = model_elements(r);
-	const struct object *o;
 	bool ok = true;
 
-	for (size_t i = 0; i < l->step_count && ok; i++)
-		for (size_t k = 0; (o = step_objects(&l->steps[i], k)) != NULL && ok; k++) {
-			struct version_info *v = &p->versions[p->version_count++];
-
-			ok = fill(r, v, o, l->steps[i].number);
-			v->elements = elements;
-			if (ok && v->problem != NULL)
-				ok = add_problem(p, o->key, v->problem);
-		}
+	for (size_t i = 0; i < l->step_count && ok; i++) {
+		if (l->steps[i].delta.present)
+			ok = add_version(r, p, &l->steps[i].delta, l->steps[i].number);
+		if (l->steps[i].anchor.present && ok)
+			ok = add_version(r, p, &l->steps[i].anchor, l->steps[i].number);
+	}
+	for (size_t i = 0; i < p->version_count; i++)
+		p->versions[i].elements = elements;
 	for (size_t i = 0; i < l->stray_count && ok; i++) {
 		const struct stray *s = &l->strays[i];
+		const struct piece piece = {.object = s->object};
+		const struct pieces pieces = {.v = &piece, .count = 1, .present = true};
 
 		if (s->kind != STRAY_SUPERSEDED) {
 			ok = add_stray(p, s);
 			continue;
 		}
-		ok = fill(r, &p->versions[p->version_count], s->object, s->number);
+		ok = fill(r, &p->versions[p->version_count], &pieces, s->number);
 		p->versions[p->version_count].lineage[0] = '\0';
 		p->versions[p->version_count++].state = VERSION_SUPERSEDED;
 	}
 	return ok;
+}
+
+/* weightfs.json itself, and its spans. */
+static bool fill_pointer(struct run *r, struct run_report *p)
+{
+	const struct lineage *l = &r->lineage;
+	const struct manifest *m = l->manifest;
+
+	if (r->pointer.why.err != 0 && !add_problem(p, MANIFEST_KEY, r->pointer.why.text))
+		return false;
+	if (m == NULL)
+		return true;
+	memcpy(p->pointer.lineage, m->lineage, sizeof(p->pointer.lineage));
+	memcpy(p->pointer.publisher, m->publisher.id, sizeof(p->pointer.publisher));
+	memcpy(p->pointer.host, m->publisher.host, sizeof(p->pointer.host));
+	p->pointer.pid = m->publisher.pid;
+	p->pointer.time_ns = m->publisher.time_ns;
+	p->pointer.newest = m->newest;
+	p->pointer.oldest = m->step_count > 0 ? m->steps[0].version : 0;
+	p->spans = calloc(l->span_count + 1, sizeof(*p->spans));
+	if (p->spans == NULL)
+		return false;
+	for (size_t i = 0; i < l->span_count; i++) {
+		struct version_info v;
+		bool ok = fill(r, &v, &l->spans[i].pieces, l->spans[i].version) &&
+			  (v.problem == NULL || add_problem(p, v.key, v.problem));
+
+		p->spans[p->span_count++] = (struct span_info){.base = l->spans[i].base,
+							       .version = l->spans[i].version,
+							       .bytes = v.bytes,
+							       .state = v.state};
+		free(v.key);
+		free(v.problem);
+		if (!ok)
+			return false;
+	}
+	return true;
 }
 
 static bool fill_notes(struct run *r, struct run_report *p)
@@ -310,7 +381,8 @@ static bool cap_problems(struct run_report *p)
 
 static bool fill_report(struct run *r, struct run_report *p)
 {
-	if (!fill_versions(r, p) || !add_obstacle(r, p) || !fill_notes(r, p) || !cap_problems(p))
+	if (!fill_versions(r, p) || !fill_pointer(r, p) || !add_obstacle(r, p) ||
+	    !fill_notes(r, p) || !cap_problems(p))
 		return false;
 	qsort(p->versions, p->version_count, sizeof(*p->versions), compare_versions);
 	if (r->config.history == NULL && r->config.deep)
@@ -330,7 +402,7 @@ void report_publish(struct run *r)
 	p->refs = 1;
 	p->scanned_real_ns = clock_real_ns();
 	p->versions = calloc(room, sizeof(*p->versions));
-	p->problems = calloc(room + 1, sizeof(*p->problems));
+	p->problems = calloc(room + r->lineage.span_count + 2, sizeof(*p->problems));
 	ok = p->versions != NULL && p->problems != NULL && fill_report(r, p);
 	if (ok && r->store_error != NULL) {
 		p->store_error = strdup(r->store_error);

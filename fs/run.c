@@ -81,6 +81,7 @@ void run_free(struct run *r)
 		return;
 	opened_drop(r);
 	lineage_release(&r->lineage);
+	manifest_free(r->pointer.manifest);
 	folds_release(r, false);
 	if (r->exams != NULL)
 		exams_sweep(r, true);
@@ -127,15 +128,18 @@ bool run_unsettled(const struct run *r)
 }
 
 /* Do the lineages have an object in common? */
+static bool share(const struct pieces *a, const struct pieces *b)
+{
+	return a->count > 0 && b->count > 0 &&
+	       identity_equal(&a->v[0].object->id, &b->v[0].object->id);
+}
+
 static bool have_common(const struct lineage *a, const struct lineage *b)
 {
 	for (size_t i = 0; i < a->step_count; i++) {
 		const struct step *x = &a->steps[i], *y = lineage_find(b, x->number);
 
-		if (y != NULL && ((x->anchor != NULL && y->anchor != NULL &&
-				   identity_equal(&x->anchor->id, &y->anchor->id)) ||
-				  (x->delta != NULL && y->delta != NULL &&
-				   identity_equal(&x->delta->id, &y->delta->id))))
+		if (y != NULL && (share(&x->anchor, &y->anchor) || share(&x->delta, &y->delta)))
 			return true;
 	}
 	return false;
@@ -148,19 +152,39 @@ static void update_label(struct run *r, const struct lineage *now)
 	const struct object *first;
 	bool pruned;
 
-	if (now->step_count == 0)
+	if (now->manifest != NULL)
+		lineage_label(now, r->label);
+	if (now->manifest != NULL || now->step_count == 0)
 		return;
-	first = now->steps[0].anchor != NULL ? now->steps[0].anchor : now->steps[0].delta;
+	first = step_first(&now->steps[0]);
 	pruned = r->label[0] != '\0' && now->steps[0].number > 1 && have_common(&r->lineage, now);
 	if (!pruned && (r->label[0] == '\0' || !identity_equal(&first->id, &r->first_id)))
 		lineage_label(now, r->label);
 	r->first_id = first->id;
 }
 
+/* What the listing says, by weightfs.json or by names and times.  With a pointer that was never
+ * good nothing is known. */
+static int order(struct run *r, const struct listing *listing, struct lineage *out,
+		 struct manifest **out_old, struct why *why)
+{
+	int err = pointer_update(r, listing, out_old, why);
+
+	if (err < 0)
+		return err;
+	*out = (struct lineage){0};
+	if (r->pointer.manifest != NULL)
+		err = lineage_declare(listing, r->pointer.manifest, out);
+	else if (!r->pointer.blocked)
+		err = lineage_order(listing, r->config.ignore_times, out);
+	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+}
+
 /* Lists the store and orders what is there.  On failure everything stays as it was. */
 static int take_listing(struct run *r, struct why *why)
 {
 	struct listing_ref *fresh = calloc(1, sizeof(*fresh)), *old;
+	struct manifest *unused = NULL;
 	struct lineage lineage;
 	int err;
 
@@ -168,18 +192,21 @@ static int take_listing(struct run *r, struct why *why)
 		return why_set(why, ENOMEM, "out of memory");
 	fresh->refs = 2; /* ours and the shared one */
 	err = store_list(r->config.store, "", &fresh->listing, why);
-	if (err == 0) {
-		err = lineage_order(&fresh->listing, r->config.ignore_times, &lineage);
-		if (err < 0)
-			why_set(why, -err, "out of memory");
-	}
+	if (err == 0)
+		err = order(r, &fresh->listing, &lineage, &unused, why);
 	if (err < 0) {
+		if (unused != NULL) { /* the old lineage stays, and borrows from it */
+			manifest_free(r->pointer.manifest);
+			r->pointer.manifest = unused;
+			r->pointer.tried = (struct identity){0};
+		}
 		listing_release(&fresh->listing);
 		free(fresh);
 		return err;
 	}
 	update_label(r, &lineage);
 	lineage_release(&r->lineage);
+	manifest_free(unused);
 	r->lineage = lineage;
 	listing_unref(r->current);
 	r->current = fresh;
@@ -197,7 +224,7 @@ static const char *plan_format(struct run *r, const struct plan *p)
 	const struct object *o;
 	const char *format = "";
 
-	for (size_t i = 0; (o = step_objects(&r->lineage.steps[p->last], i)) != NULL; i++) {
+	for (size_t i = 0; (o = plan_objects(r, p, p->last, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
 
 		if (e != NULL && e->state == EXAM_OK)
@@ -214,7 +241,7 @@ static int plan_and_assemble(struct run *r, uint64_t limit, struct plan *p, stru
 	int err = -EAGAIN;
 
 	/* Every try that fails marks an object as not usable in this round. */
-	for (size_t tries = 0; tries < 2 * r->lineage.step_count + 2; tries++) {
+	for (size_t tries = 0; tries < r->lineage.piece_count + 2; tries++) {
 		memset(&r->obstacle, 0, sizeof(r->obstacle));
 		if (!plan_make(r, limit, p))
 			return why_set(why, ENOENT, "%s",
@@ -350,7 +377,7 @@ static bool goes_back(const struct run *r, const struct plan *p)
 {
 	return r->newest != NULL && r->newest->state != NULL &&
 	       strcmp(r->newest->lineage, r->label) == 0 &&
-	       r->lineage.steps[p->last].number < r->newest->version &&
+	       r->lineage.steps[p->last].number < r->newest->version && !pointer_rewound(r) &&
 	       is_readable(r->newest->state);
 }
 
@@ -516,7 +543,7 @@ int run_scan(struct run *r, struct why *why)
 	r->store_error = err < 0 ? strdup(local.text) : NULL;
 	r->round++;
 	if (err == 0) {
-		r->unsettled = false;
+		r->unsettled = r->pointer.again;
 		err = advance(r);
 		if (err == 0 && r->newest == NULL)
 			err = publish_start(r);

@@ -57,7 +57,8 @@ const char *version_state_name(enum version_state s);
 
 struct version_info {
 	uint64_t number;
-	char *key; /* the object's */
+	char *key; /* the object's, the first one's where there are several; "" for none */
+	size_t objects;
 	enum version_kind kind;
 	enum version_state state;
 	uint64_t changed, elements; /* elements changed; elements of the model.  0 when not known */
@@ -65,7 +66,21 @@ struct version_info {
 	int64_t mtime_ns;
 	char lineage[9];
 	char format[32];
-	char *problem; /* sentence, or NULL */
+	char encoding[32]; /* as weightfs.json says, or "" */
+	char *problem;	   /* sentence, or NULL */
+};
+
+struct span_info { /* a cumulative delta */
+	uint64_t base, version, bytes;
+	enum version_state state;
+};
+
+struct pointer_info { /* weightfs.json; lineage "" when there is none */
+	char lineage[9];
+	char publisher[33]; /* its id */
+	char host[256];
+	int64_t pid, time_ns; /* 0: not said */
+	uint64_t newest, oldest;
 };
 
 struct run_report { /* immutable snapshot, reference-counted */
@@ -76,6 +91,9 @@ struct run_report { /* immutable snapshot, reference-counted */
 		char *object, *text;
 	} *problems;
 	size_t problem_count;
+	struct pointer_info pointer;
+	struct span_info *spans; /* ascending by base */
+	size_t span_count;
 	char **notes; /* sentences about choices: dtypes widened, reference assumed … */
 	size_t note_count;
 	int64_t scanned_real_ns; /* when */

@@ -17,9 +17,10 @@
 
 enum cover_from {
 	COVER_NONE,
-	COVER_FIRST,   /* the run's first object */
-	COVER_BASE,    /* --base */
-	COVER_ASSUMED, /* every name that an object at hand has: nothing to compare with */
+	COVER_FIRST,	/* the run's first object */
+	COVER_BASE,	/* --base */
+	COVER_ASSUMED,	/* every name that an object at hand has: nothing to compare with */
+	COVER_DECLARED, /* weightfs.json says which anchors are complete: no names are needed */
 };
 
 /* The names a complete anchor has to have; sorted. */
@@ -61,14 +62,18 @@ struct exam {
 	int64_t first_seen_ns; /* monotonic */
 	uint64_t round;	       /* of the last failure: what WAITS is tried once a round */
 	enum exam_state state;
-	struct why why; /* unless OK; begins with the key */
+	struct why why;		  /* unless OK; begins with the key */
+	struct identity declared; /* of what weightfs.json says of it; zero: nothing */
 	/* From the header, once OK: */
 	bool complete; /* covers every name of the cover with full tensors */
 	bool foreign;  /* has a name that the cover lacks */
 	bool counted;  /* cover.counted includes it */
 	bool holes_legal;
+	bool native; /* a patch file, used as it is */
 	char format[32];
 	int64_t base_version;
+	bool has_states;	  /* the two below are known */
+	uint8_t to[16], from[16]; /* of the version, and of what it applies to */
 	size_t full, sparse;
 	uint64_t changed, bytes;
 	/* Matched to a layout, on demand: */
@@ -109,10 +114,20 @@ struct plan {
 	size_t base, last; /* indices into lineage.steps */
 };
 
+struct pointer {		   /* weightfs.json as it was read last */
+	struct manifest *manifest; /* NULL: there is none, or none that could be used yet */
+	struct identity id;	   /* of the object it is from */
+	struct identity tried;	   /* of the last one that was read, whatever came of it */
+	bool again;		   /* what went wrong may pass by itself */
+	bool blocked;		   /* one is there, was never good, and so nothing can be shown */
+	struct why why;		   /* what is wrong with the present one; err 0: nothing */
+};
+
 struct run {
 	struct run_config config;
 	struct base *base;	     /* NULL without --base */
 	struct listing_ref *current; /* what `lineage` borrows from */
+	struct pointer pointer;	     /* so does it from its manifest */
 	struct lineage lineage;
 	char label[9];
 	struct identity first_id; /* of the lineage's first object, for the label */
@@ -157,8 +172,10 @@ int base_open(struct store *store, uint64_t shard_size, struct base **out,
 void base_free(struct base *b);
 bool tied_name(const char *name);
 /* The layout for a complete anchor: one in use with the same tensors, or a new one. Borrowed. */
-int layout_for(struct run *r, const struct object *object, struct layout **out,
+int layout_for(struct run *r, const struct pieces *anchor, struct layout **out,
 	       struct why *why) MUST_CHECK;
+/* What a step has that is complete in itself, the anchor if both are; NULL: nothing. */
+const struct pieces *complete_pieces(struct run *r, const struct step *step);
 /* Drops layouts that nothing shows any more. */
 void layouts_sweep(struct run *r);
 
@@ -187,20 +204,64 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 /* Marks it as not usable: for good, or until a later round where the error may pass.  Returns
  * err. */
 int exam_fail(struct run *r, struct exam *e, int err);
+/* Are all of them OK?  If not, *out_bad (may be NULL) is one that is not, or NULL. */
+bool exams_ok(struct run *r, const struct pieces *p, const struct exam **out_bad);
+/* The layout tensor that a part changes: LAYOUT_NONE for one that is not shown (the other half of a
+ * tied pair). -EBADMSG when it is unknown. */
+int exam_target(const struct run *r, const struct layout *l, const struct delta *d,
+		const struct part *p, uint32_t *out, struct why *why) MUST_CHECK;
 /* Why an object cannot be used as the store lists it. */
 int listed_error(const struct object *o, struct why *why);
 void exams_sweep(struct run *r, bool all); /* drops those not seen (or all) */
 /* Opens every object of the lineage, for tools that show them all. */
 void exam_all(struct run *r);
 
+/* pointer.c */
+/* Reads weightfs.json where it is new; what is wrong with it is in r->pointer.  *out_old: the
+ * manifest that was replaced, for the caller to free once nothing borrows from it.  -ENOMEM. */
+int pointer_update(struct run *r, const struct listing *listing, struct manifest **out_old,
+		   struct why *why) MUST_CHECK;
+/* Has the publisher taken back the version that is shown? */
+bool pointer_rewound(const struct run *r);
+/* Of all that is said of the object; zero for NULL. */
+struct identity declared_identity(const struct run *r, const struct named *named);
+/* May it be opened at all?  -ENOTSUP, -EBADMSG.  (0 where nothing is said of it, as below.) */
+int declared_admit(const struct named *named, const struct object *o, struct why *why) MUST_CHECK;
+/* Does the object say the same of itself as weightfs.json does?  -EBADMSG. */
+int declared_check(const struct run *r, const struct named *named, const struct delta *d,
+		   struct why *why) MUST_CHECK;
+
+/* declared.c */
+/* plan_make() of a declared lineage. */
+bool declared_plan(struct run *r, uint64_t limit, struct plan *out);
+/* The largest usable span from the step before `first` that ends at `last` or below, and how many
+ * steps it stands for; NULL: none, or the steps are at hand one by one. */
+const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out_size);
+
+/* native.c */
+/* The link of a published patch file: from the cache directory, or downloaded into it now, whole
+ * and as it is, and checked. */
+int native_link(struct run *r, const struct delta *d, struct blob *blob, uint64_t number,
+		const struct target *target, const char *name, struct link **out,
+		struct why *why) MUST_CHECK;
+
 /* plan.c */
+/* Records what stands in the way of a version, the first one only; true when that was it. */
+bool obstacle(struct run *r, uint64_t number, const char *fmt, ...) PRINTF(3, 4);
 /* The newest whole version not above `limit`; false: none. Sets run->obstacle and unsettled. */
 bool plan_make(struct run *r, uint64_t limit, struct plan *out);
-const struct object *
-step_objects(const struct step *s,
-	     size_t i); /* i = 0, 1: the delta, then the anchor; NULL: no more */
+/* All objects of a step, i = 0, 1, ...: those of the delta, then those of the anchor; NULL: no
+ * more. */
+const struct object *step_objects(const struct step *s, size_t i);
+/* Those that it adds to a chain: of a declared step the delta's only. */
+const struct object *step_above(const struct step *s, size_t i);
+/* Has it nothing but patch files above a base?  Then no tensor is replaced. */
+bool step_is_native(const struct step *s);
 /* For each step of the lineage: is it whole with all it builds on?  Looks into every object. */
 void plan_whole(struct run *r, bool *out);
+/* What step i of the plan consists of, k = 0, 1, ...: of a declared base the anchor's objects,
+ * above it what step_above() says. */
+const struct object *plan_objects(const struct run *r, const struct plan *p, size_t i, size_t k);
 /* Is the newest generation made of just these objects?  And: it is now. */
 bool plan_is_shown(const struct run *r, const struct plan *p);
 void plan_remember(struct run *r, const struct plan *p);

@@ -45,9 +45,12 @@ struct link {
 };
 
 /* Matches a mapped patch file (taken over, also on failure; NULL: an empty link) to a layout whose
- * sources have the stored dtypes: unknown tensors, other widths or sizes are -EBADMSG. */
+ * sources have the stored dtypes: unknown tensors, other widths or sizes are -EBADMSG.  `targets`:
+ * the layout tensor of each of the file's, by header->by_name, LAYOUT_NONE for one that is left
+ * out; NULL: their names say it. */
 int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check, const char *name,
-	     const struct layout *layout, struct link **out, struct why *why) MUST_CHECK;
+	     const struct layout *layout, const uint32_t *targets, struct link **out,
+	     struct why *why) MUST_CHECK;
 struct link *link_ref(struct link *l);
 void link_unref(struct link *l);
 

@@ -273,14 +273,14 @@ static void same_tensors(void **state)
 	struct layout_input in = parsed(&f, &o, "x");
 
 	assert_int_equal(layout_keep(&in, 1, &l, &why), 0);
-	assert_true(layout_same_tensors(l, f.header));
+	assert_true(layout_same_tensors(l, &(struct layout_input){.header = f.header}, 1));
 	/* Another order and other metadata are the same tensors. */
 	obj_tensor(&o, "m", ST_U8, 0, 0, zeros);
 	obj_tensor(&o, "a", ST_F32, 0, 4, zeros);
 	obj_tensor(&o, "z", ST_BF16, 2, 10, zeros);
 	obj_meta(&o, "k", "v");
 	parsed(&g, &o, "y");
-	assert_true(layout_same_tensors(l, g.header));
+	assert_true(layout_same_tensors(l, &(struct layout_input){.header = g.header}, 1));
 	release(&g);
 	for (int what = 0; what < 5; what++) {
 		obj_tensor(&o, what == 0 ? "n" : "m", ST_U8, 0, 0, zeros);
@@ -289,7 +289,7 @@ static void same_tensors(void **state)
 		if (what == 4)
 			obj_tensor(&o, "zz", ST_U8, 0, 1, zeros);
 		parsed(&g, &o, "y");
-		assert_false(layout_same_tensors(l, g.header));
+		assert_false(layout_same_tensors(l, &(struct layout_input){.header = g.header}, 1));
 		release(&g);
 	}
 	layout_unref(l);

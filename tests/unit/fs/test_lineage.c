@@ -40,11 +40,22 @@ static void fill(struct listing *l, const struct entry *e, size_t n)
 	qsort(l->v, n, sizeof(*l->v), compare_objects);
 }
 
+static int64_t newest_of(const struct step *s)
+{
+	int64_t newest = INT64_MIN;
+
+	for (size_t i = 0; i < s->anchor.count; i++)
+		newest = MAX(newest, s->anchor.v[i].object->mtime_ns);
+	for (size_t i = 0; i < s->delta.count; i++)
+		newest = MAX(newest, s->delta.v[i].object->mtime_ns);
+	return newest;
+}
+
 /* Orders the entries and compares with "number:anchor key,delta key;..." in short form. */
 static void expect(const struct entry *e, size_t n, bool ignore_times, const char *steps,
 		   const char *strays)
 {
-	static const char *const kinds[] = {"old", "double", "name"};
+	static const char *const kinds[] = {"old", "double", "name", "unnamed"};
 	struct listing listing;
 	struct lineage l;
 	char text[2000] = "";
@@ -58,11 +69,9 @@ static void expect(const struct entry *e, size_t n, bool ignore_times, const cha
 		assert_true(i == 0 || l.steps[i - 1].number < s->number);
 		assert_ptr_equal(lineage_find(&l, s->number), s);
 		snprintf(text + at, sizeof(text) - at, "%s%llu%s%s", i ? " " : "",
-			 (unsigned long long)s->number, s->anchor ? "a" : "", s->delta ? "d" : "");
-		assert_int_equal(s->mtime_ns, s->anchor && s->delta
-						      ? MAX(s->anchor->mtime_ns, s->delta->mtime_ns)
-					      : s->anchor ? s->anchor->mtime_ns
-							  : s->delta->mtime_ns);
+			 (unsigned long long)s->number, s->anchor.present ? "a" : "",
+			 s->delta.present ? "d" : "");
+		assert_int_equal(s->mtime_ns, newest_of(s));
 	}
 	assert_string_equal(text, steps);
 	text[0] = '\0';
@@ -185,6 +194,9 @@ static void strange_names(void **state)
 	assert_true(lineage_owns("anchors/x"));
 	assert_true(lineage_owns("deltas/x"));
 	assert_true(lineage_owns("steps/x"));
+	assert_true(lineage_owns("compact/x"));
+	assert_true(lineage_owns("leases/x.json"));
+	assert_true(lineage_owns("weightfs.json"));
 	assert_false(lineage_owns("step/x"));
 	assert_false(lineage_owns("config.json"));
 }

@@ -220,8 +220,8 @@ static void make_link(struct lab *l, uint64_t version)
 	patch_file_writer_free(w);
 	snprintf(name, sizeof(name), "%llu", (unsigned long long)version);
 	assert_int_equal(cachedir_commit(l->cache, fd, name, size, &mapping), 0);
-	if (link_new(version, version, mapping, true, name, l->layout, &l->links[l->link_count],
-		     &why) < 0)
+	if (link_new(version, version, mapping, true, name, l->layout, NULL,
+		     &l->links[l->link_count], &why) < 0)
 		fail_msg("link: %s", why.text);
 	l->link_count++;
 }
@@ -390,8 +390,8 @@ static void widening(void **state)
 		assert_int_equal(patch_file_writer_end(w, &readback, &size, &why), 0);
 		patch_file_writer_free(w);
 		assert_int_equal(cachedir_commit(l->cache, fd, "w", size, &mapping), 0);
-		assert_int_equal(link_new(1, 1, mapping, true, "w", l->layout, &l->links[0], &why),
-				 0);
+		assert_int_equal(
+			link_new(1, 1, mapping, true, "w", l->layout, NULL, &l->links[0], &why), 0);
 		assert_int_equal(state_new(1, 0, 1, l->layout, l->sources, l->links, 1, &id, &s),
 				 0);
 		assert_int_equal(state_read(s, 0, l->layout->tensors[0].begin, have, sizeof(have)),
@@ -466,7 +466,7 @@ static void foreign_link(void **state)
 		}
 	} while (right == NULL);
 	assert_int_equal(cachedir_map(l->cache, "1", &mapping), 0);
-	assert_int_equal(link_new(1, 1, mapping, true, "1", right, &link, &why), 0);
+	assert_int_equal(link_new(1, 1, mapping, true, "1", right, NULL, &link, &why), 0);
 	link_unref(link);
 	/* A layout without tensors knows none of them. */
 	struct st_header none = {.length = 2, .data = 10, .file_size = 10};
@@ -474,7 +474,7 @@ static void foreign_link(void **state)
 
 	assert_int_equal(layout_keep(&in, 1, &wrong, &why), 0);
 	assert_int_equal(cachedir_map(l->cache, "1", &mapping), 0);
-	assert_int_equal(link_new(1, 1, mapping, true, "1", wrong, &link, &why), -EBADMSG);
+	assert_int_equal(link_new(1, 1, mapping, true, "1", wrong, NULL, &link, &why), -EBADMSG);
 	assert_non_null(strstr(why.text, "unknown tensor"));
 	/* One with another number of elements. */
 	for (uint32_t t = 0; t < right->tensor_count; t++) {
@@ -482,7 +482,7 @@ static void foreign_link(void **state)
 		right->tensors[t].end += 2;
 	}
 	assert_int_equal(cachedir_map(l->cache, "1", &mapping), 0);
-	assert_int_equal(link_new(1, 1, mapping, true, "1", right, &link, &why), -EBADMSG);
+	assert_int_equal(link_new(1, 1, mapping, true, "1", right, NULL, &link, &why), -EBADMSG);
 	assert_non_null(strstr(why.text, "elements"));
 	layout_unref(wrong);
 	link_unref(l->links[0]);

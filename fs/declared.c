@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which objects make a version of a declared run.
+ *
+ * Upwards from an anchor: each step is reached by its delta, or several at once by a span (a
+ * cumulative delta), the largest that fits.  So who joins late gets few objects, and deltas that a
+ * span stands for need not be looked into, nor exist.  Who has them already uses them.
+ *
+ * The anchor is the one that the version shown stands on, as long as the run still has it and the
+ * chain from there reaches as far: a mount that follows does not read a new anchor, whose bytes it
+ * can make itself.  Else it is the newest that can be used.
+ */
+#include "fs/run_internal.h"
+
+/* Is this step's delta, or a fold around it, here already? */
+static bool at_hand(struct run *r, const struct step *s)
+{
+	for (size_t i = 0; i < r->fold_count; i++)
+		if (!r->folds[i].failed && r->folds[i].first <= s->number &&
+		    r->folds[i].last >= s->number)
+			return true;
+	for (size_t i = 0; i < s->delta.count; i++) {
+		const struct exam *e = table_get_str(r->exams, s->delta.v[i].object->key);
+
+		if (e == NULL || e->state != EXAM_OK || e->link == NULL)
+			return false;
+	}
+	return true;
+}
+
+static bool all_at_hand(struct run *r, size_t first, size_t n)
+{
+	for (size_t i = first; i < first + n; i++)
+		if (!at_hand(r, &r->lineage.steps[i]))
+			return false;
+	return true;
+}
+
+const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out_size)
+{
+	const struct lineage *l = &r->lineage;
+	const uint64_t base = l->steps[first - 1].number, limit = l->steps[last].number;
+	size_t i = l->span_count;
+
+	*out_size = 1;
+	/* Of one base the longest comes last. */
+	while (i > 0 && (l->spans[i - 1].base > base ||
+			 (l->spans[i - 1].base == base && l->spans[i - 1].version > limit)))
+		i--;
+	for (; i > 0 && l->spans[i - 1].base == base; i--) {
+		const struct span *s = &l->spans[i - 1];
+		size_t n = (size_t)(lineage_find(l, s->version) - l->steps) - (first - 1);
+
+		if (n < 2 || all_at_hand(r, first, n) || !exams_ok(r, &s->pieces, NULL))
+			continue;
+		*out_size = n;
+		return s;
+	}
+	return NULL;
+}
+
+static void cannot(struct run *r, const struct step *s, const struct exam *bad)
+{
+	if (bad == NULL) {
+		obstacle(r, s->number, "version %llu has no delta to follow by",
+			 (unsigned long long)s->number);
+		return;
+	}
+	if (obstacle(r, s->number, "%s", bad->why.text))
+		r->obstacle.waiting = bad->state == EXAM_WAITING;
+	r->unsettled |= bad->state == EXAM_WAITING;
+}
+
+/* The highest step that a chain from this anchor reaches. */
+static size_t reach(struct run *r, size_t base, size_t limit)
+{
+	size_t i = base, n;
+
+	while (i < limit) {
+		const struct step *next = &r->lineage.steps[i + 1];
+		const struct exam *bad;
+
+		if (span_at(r, i + 1, limit, &n) == NULL && !exams_ok(r, &next->delta, &bad)) {
+			cannot(r, next, bad);
+			break;
+		}
+		i += n;
+	}
+	return i;
+}
+
+/* The step that the version shown stands on, if the run still has it as an anchor. */
+static const struct step *followed(struct run *r)
+{
+	const struct generation *g = r->newest;
+	const struct step *s;
+
+	if (g == NULL || g->state == NULL || strcmp(g->lineage, r->label) != 0)
+		return NULL;
+	s = lineage_find(&r->lineage, g->state->anchor);
+	return s != NULL && exams_ok(r, &s->anchor, NULL) ? s : NULL;
+}
+
+/* The newest anchor that can be used; NULL: none. */
+static const struct step *newest_anchor(struct run *r, size_t limit)
+{
+	const struct step *steps = r->lineage.steps;
+	const struct exam *bad;
+
+	for (size_t i = limit + 1; i-- > 0;) {
+		if (!steps[i].anchor.present)
+			continue;
+		if (exams_ok(r, &steps[i].anchor, &bad))
+			return &steps[i];
+		cannot(r, &steps[i], bad);
+	}
+	return NULL;
+}
+
+bool declared_plan(struct run *r, uint64_t limit, struct plan *out)
+{
+	const struct lineage *l = &r->lineage;
+	const struct step *follow = followed(r), *newest;
+	struct plan from = {0};
+	size_t hi = l->step_count;
+	bool ok = false;
+
+	while (hi > 0 && l->steps[hi - 1].number > limit)
+		hi--;
+	if (hi-- == 0)
+		return false;
+	if (follow != NULL && (size_t)(follow - l->steps) <= hi) {
+		from.base = (size_t)(follow - l->steps);
+		from.last = reach(r, from.base, hi);
+		ok = true;
+	}
+	newest = ok && from.last == hi ? NULL : newest_anchor(r, hi);
+	if (newest != NULL && (!ok || newest != follow)) {
+		size_t base = (size_t)(newest - l->steps), last = reach(r, base, hi);
+
+		if (!ok || last > from.last)
+			from = (struct plan){.base = base, .last = last};
+		ok = true;
+	}
+	if (!ok)
+		obstacle(r, 0, "there is no complete anchor to start from");
+	else if (from.last == hi)
+		memset(&r->obstacle, 0, sizeof(r->obstacle));
+	*out = from;
+	return ok;
+}
