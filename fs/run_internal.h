@@ -216,6 +216,10 @@ void exams_sweep(struct run *r, bool all); /* drops those not seen (or all) */
 /* Opens every object of the lineage, for tools that show them all. */
 void exam_all(struct run *r);
 
+/* relist.c */
+/* Lists the store and orders what is there.  On failure everything stays as it was. */
+int run_relist(struct run *r, struct why *why) MUST_CHECK;
+
 /* pointer.c */
 /* Reads weightfs.json where it is new; what is wrong with it is in r->pointer.  *out_old: the
  * manifest that was replaced, for the caller to free once nothing borrows from it.  -ENOMEM. */

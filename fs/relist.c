@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The beginning of a round: list the store and order what is there.
+ *
+ * Either all of it is taken (listing, weightfs.json, lineage, label) or, when the store cannot be
+ * listed, nothing is, and what is served stays.  The listing is shared with the raw view; the
+ * lineage borrows from it and from the manifest, so they are replaced in that order.
+ */
+#include "fs/run_internal.h"
+
+#include <stdlib.h>
+
+/* Do the lineages have an object in common? */
+static bool share(const struct pieces *a, const struct pieces *b)
+{
+	return a->count > 0 && b->count > 0 &&
+	       identity_equal(&a->v[0].object->id, &b->v[0].object->id);
+}
+
+static bool have_common(const struct lineage *a, const struct lineage *b)
+{
+	for (size_t i = 0; i < a->step_count; i++) {
+		const struct step *x = &a->steps[i], *y = lineage_find(b, x->number);
+
+		if (y != NULL && (share(&x->anchor, &y->anchor) || share(&x->delta, &y->delta)))
+			return true;
+	}
+	return false;
+}
+
+/* The label of a lineage is its first object's, and stays when that is pruned while the run goes
+ * on. */
+static void update_label(struct run *r, const struct lineage *now)
+{
+	const struct object *first;
+	bool pruned;
+
+	if (now->manifest != NULL)
+		lineage_label(now, r->label);
+	if (now->manifest != NULL || now->step_count == 0)
+		return;
+	first = step_first(&now->steps[0]);
+	pruned = r->label[0] != '\0' && now->steps[0].number > 1 && have_common(&r->lineage, now);
+	if (!pruned && (r->label[0] == '\0' || !identity_equal(&first->id, &r->first_id)))
+		lineage_label(now, r->label);
+	r->first_id = first->id;
+}
+
+/* What the listing says, by weightfs.json or by names and times.  With a pointer that was never
+ * good nothing is known. */
+static int order(struct run *r, const struct listing *listing, struct lineage *out,
+		 struct manifest **out_old, struct why *why)
+{
+	int err = pointer_update(r, listing, out_old, why);
+
+	if (err < 0)
+		return err;
+	*out = (struct lineage){0};
+	if (r->pointer.manifest != NULL)
+		err = lineage_declare(listing, r->pointer.manifest, out);
+	else if (!r->pointer.blocked)
+		err = lineage_order(listing, r->config.ignore_times, out);
+	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+}
+
+/* Lists the store and orders what is there.  On failure everything stays as it was. */
+int run_relist(struct run *r, struct why *why)
+{
+	struct listing_ref *fresh = calloc(1, sizeof(*fresh)), *old;
+	struct manifest *unused = NULL;
+	struct lineage lineage;
+	int err;
+
+	if (fresh == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	fresh->refs = 2; /* ours and the shared one */
+	err = store_list(r->config.store, "", &fresh->listing, why);
+	if (err == 0)
+		err = order(r, &fresh->listing, &lineage, &unused, why);
+	if (err < 0) {
+		if (unused != NULL) { /* the old lineage stays, and borrows from it */
+			manifest_free(r->pointer.manifest);
+			r->pointer.manifest = unused;
+			r->pointer.tried = (struct identity){0};
+		}
+		listing_release(&fresh->listing);
+		free(fresh);
+		return err;
+	}
+	update_label(r, &lineage);
+	lineage_release(&r->lineage);
+	manifest_free(unused);
+	r->lineage = lineage;
+	listing_unref(r->current);
+	r->current = fresh;
+	lock_take(&r->lock);
+	old = r->listing;
+	r->listing = fresh;
+	lock_release(&r->lock);
+	listing_unref(old);
+	err = known_update(r);
+	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+}
