@@ -15,6 +15,7 @@
 #include "cache/fileio.h"
 #include "fs/human.h"
 #include "tools/cli.h"
+#include "tools/progress.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -275,7 +276,7 @@ static int print(const struct place *p, bool json)
 
 /* ---- verify ---- */
 
-static int verify_one(struct place *p, struct shown *s, uint8_t *bytes)
+static int verify_one(struct place *p, struct shown *s, uint8_t *bytes, struct progress *progress)
 {
 	uint32_t pieces = piece_count(s->size);
 	struct disk_file *f;
@@ -288,6 +289,8 @@ static int verify_one(struct place *p, struct shown *s, uint8_t *bytes)
 	for (uint32_t i = 0; i < pieces; i++) {
 		int bad = disk_file_check(f, i, bytes);
 
+		if (bad != -ENOENT)
+			progress_add(progress, piece_len(s->size, i));
 		if (bad == 0)
 			s->present += piece_len(s->size, i);
 		if (bad == 0 || bad == -ENOENT)
@@ -303,11 +306,15 @@ static int verify_one(struct place *p, struct shown *s, uint8_t *bytes)
 static int verify(struct place *p, bool json)
 {
 	uint8_t *bytes = malloc(PIECE_SIZE);
-	uint64_t damaged = 0;
+	uint64_t damaged = 0, total = 0;
+	struct progress progress;
 	int ret;
 
 	if (bytes == NULL)
 		return cli_error("out of memory");
+	for (size_t i = 0; i < p->count; i++)
+		total += p->v[i].present;
+	progress_begin(&progress, "cache verify", total);
 	for (size_t i = 0; i < p->count; i++) {
 		struct shown *s = &p->v[i];
 
@@ -315,12 +322,13 @@ static int verify(struct place *p, bool json)
 			s->damaged = 1;
 			if (disk_owned(p->disk))
 				disk_remove(p->disk, &s->entry.id);
-		} else if (verify_one(p, s, bytes) < 0 && s->damaged == 0) {
+		} else if (verify_one(p, s, bytes, &progress) < 0 && s->damaged == 0) {
 			s->damaged = 1;
 		}
 		damaged += s->damaged;
 	}
 	free(bytes);
+	progress_end(&progress, "%zu objects hashed", p->count);
 	ret = print(p, json);
 	if (ret == EXIT_CODE_OK && damaged > 0)
 		ret = cli_error(

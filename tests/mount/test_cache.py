@@ -81,7 +81,7 @@ def test_show_and_warm(web, cache, scratch):
 def test_verify(web, cache, scratch):
     """A flipped bit is found, dropped, and fetched again alone."""
     first, _ = export(web, scratch / "one")
-    assert mounted.run("cache", "verify").returncode == 0
+    assert "objects hashed: " in mounted.run("cache", "verify").stderr
     anchor = next(name for name in shown() if name.startswith("anchors/"))
     data, _ = blocks(cache, anchor)
     with data.open("r+b") as f:
