@@ -11,6 +11,7 @@
  * before, or not yet: every round asks again, so the signature is made of what is shown, not of
  * what is listed.
  */
+#include "fs/companions.h"
 #include "fs/run_internal.h"
 
 #include <stdio.h>
@@ -31,19 +32,27 @@ static bool has_suffix(const char *s, const char *suffix)
 	return a >= b && strcmp(s + a - b, suffix) == 0;
 }
 
-static bool is_companion(const struct run *r, const char *key)
+bool companions_weights(const char *key)
 {
 	static const char *const weights[] = {
 		".safetensors", ".bin",	 ".pt",	     ".pth",  ".ckpt",
 		".h5",		".gguf", ".msgpack", ".onnx", ".bin.index.json"};
+
+	for (size_t i = 0; i < ARRAY_LEN(weights); i++)
+		if (has_suffix(key, weights[i]))
+			return true;
+	return false;
+}
+
+static bool is_companion(const struct run *r, const char *key)
+{
 	const char *name = strrchr(key, '/');
 
 	name = name != NULL ? name + 1 : key;
 	if (r->base == NULL && lineage_owns(key))
 		return false;
-	for (size_t i = 0; i < ARRAY_LEN(weights); i++)
-		if (has_suffix(name, weights[i]))
-			return false;
+	if (companions_weights(name))
+		return false;
 	/* The base's index goes with the base's files.  Where we make the files we make the index,
 	 * and without --base there is one file. */
 	if (strcmp(name, LAYOUT_INDEX_NAME) == 0)

@@ -98,13 +98,29 @@ static void help_option(FILE *to, const char *name, char letter, const char *arg
 	fprintf(to, "%*s%s\n", HELP_COLUMN - width, "", help);
 }
 
+/* Has the verb this one of fs/opts.h's options? */
+static bool offers(const struct cli *cli, const struct opt_def *d)
+{
+	static const char *const place[] = {"timeout", "token-file", "ca-file",	  "endpoint-url",
+					    "region",  "profile",    "log-level", "log-file"};
+
+	if (cli->with == CLI_MOUNT)
+		return true;
+	if (cli->with == CLI_SOURCE)
+		return !d->mount_only;
+	for (size_t i = 0; cli->with == CLI_PLACE && i < ARRAY_LEN(place); i++)
+		if (strcmp(place[i], d->name) == 0)
+			return true;
+	return false;
+}
+
 void cli_help(const struct cli *cli, FILE *to)
 {
 	fprintf(to, "usage: weightfs %s %s\n\n%s\nOptions:\n", cli->verb, cli->args, cli->about);
 	for (const struct cli_opt *own = cli->own; own != NULL && own->name != NULL; own++)
 		help_option(to, own->name, own->letter, own->arg, own->help);
-	for (const struct opt_def *d = opt_defs; cli->with != CLI_OWN && d->name != NULL; d++)
-		if (cli->with == CLI_MOUNT || !d->mount_only)
+	for (const struct opt_def *d = opt_defs; d->name != NULL; d++)
+		if (offers(cli, d))
 			help_option(to, d->name, d->letter, d->arg, d->help);
 	help_option(to, "help", 'h', NULL, "this text");
 	fprintf(to, "\nExamples:\n%s\nExit codes:\n", cli->examples);
@@ -147,10 +163,10 @@ static const struct cli_opt *own_letter(const struct cli *cli, char letter)
  */
 static bool foreign_takes_value(const struct cli *cli, const char *word)
 {
-	if (cli->with == CLI_OWN || strchr(word, '=') != NULL)
+	if (strchr(word, '=') != NULL)
 		return false;
 	for (const struct opt_def *d = opt_defs; d->name != NULL; d++)
-		if (d->arg != NULL && strcmp(word + 2, d->name) == 0)
+		if (offers(cli, d) && d->arg != NULL && strcmp(word + 2, d->name) == 0)
 			return true;
 	return false;
 }
@@ -188,6 +204,11 @@ static int take_word(struct split *s, char *word)
 		own = own_long(s->cli, word + 2, len);
 		if (own != NULL)
 			return take_own(s, own, equals != NULL ? equals + 1 : NULL);
+		for (const struct opt_def *d = opt_defs; d->name != NULL; d++)
+			if (s->cli->with == CLI_PLACE && !offers(s->cli, d) &&
+			    strncmp(d->name, word + 2, len) == 0 && d->name[len] == '\0')
+				return cli_usage(s->cli, "%s has no option --%s", s->cli->verb,
+						 d->name);
 		s->rest[s->rest_count++] = word;
 		if (foreign_takes_value(s->cli, word) && s->at < s->argc)
 			s->rest[s->rest_count++] = s->argv[s->at++];

@@ -22,6 +22,7 @@ struct cli_opt {
 
 enum cli_opts {
 	CLI_OWN,
+	CLI_PLACE, /* those for a place to write to: credentials, network, log */
 	CLI_SOURCE,
 	CLI_MOUNT
 }; /* which of fs/opts.h's options the verb has, too */

@@ -24,6 +24,7 @@ static const struct {
 	{"export", verb_export, "write one version as a plain checkpoint"},
 	{"verify", verb_verify, "check every object and every version of a run"},
 	{"cache", verb_cache, "show, verify, prune or clear the local cache"},
+	{"publish", verb_publish, "publish a checkpoint as the next version of a run"},
 	{"simulate", verb_simulate, "write a realistic run, for demos and tests"},
 };
 

@@ -95,6 +95,7 @@ struct pub_encoding {
 	bool empty;	  /* a step without changes has an object, too */
 	bool consecutive; /* a delta's version must be its base's plus one; else it is an anchor */
 	bool overwrites;  /* its keys are the same at every attempt */
+	bool alone;	  /* a version has a delta or an anchor, never both */
 };
 
 /* The entry of a name; NULL with a sentence that lists the names. */

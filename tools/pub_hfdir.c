@@ -316,6 +316,7 @@ const struct pub_encoding pub_hfdir = {
 	.delta = hfdir_delta,
 	.anchor = hfdir_anchor,
 	.empty = true,
+	.alone = true,
 	.consecutive = true,
 	.overwrites = true,
 };

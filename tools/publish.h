@@ -26,21 +26,24 @@ struct pub_options {
 	uint64_t anchor_every;	     /* 0: adaptive */
 	unsigned jobs;		     /* 0: all cores */
 	bool anchor;		     /* each time */
-	bool no_state, take_over, new_run, dry_run;
-	bool quiet; /* no progress */
+	bool no_state, take_over, new_run,
+		dry_run; /* take_over, new_run: for the first checkpoint */
+	bool quiet;	 /* no progress */
 };
 
 /* What has been done for one checkpoint. */
 struct pub_report {
 	uint64_t version;
-	const char *kind;   /* "anchor", "delta", "unchanged" */
-	const char *reason; /* why it is an anchor, for people; NULL for the others */
+	const char *kind; /* "anchor", "delta", "unchanged", "already there" */
+	bool with_anchor; /* there is one, alone or beside the delta */
+	char reason[300]; /* why there is an anchor, for people; or empty */
 	char encoding[32];
 	char state[33];
 	uint64_t tensors, elements, changed; /* changed: 0 for an anchor without a base */
 	bool compared;			     /* there was a base, so `changed` means something */
 	uint64_t weights;		     /* bytes of all tensors */
 	uint64_t objects, bytes;	     /* uploaded, of the version itself */
+	uint64_t delta_bytes;		     /* of them, the delta's */
 	uint64_t companions;		     /* files uploaded beside it */
 	int64_t diff_ns, encode_ns, upload_ns, total_ns;
 	char note[300]; /* a sentence about something unexpected that was dealt with; or empty */

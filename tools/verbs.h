@@ -23,6 +23,7 @@ int verb_inspect(int argc, char **argv);
 int verb_export(int argc, char **argv);
 int verb_verify(int argc, char **argv);
 int verb_cache(int argc, char **argv);
+int verb_publish(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
 
 #endif

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making a version visible: data objects, companions, index.json, and last the pointer, by
+ * compare-and-swap.
+ *
+ * Until the pointer moves nothing that was uploaded is part of the run.  Whether it has moved is
+ * not always known: an answer may be lost, or come from a proxy.  So after any failure of that one
+ * write the pointer is read again, and it decides.
+ *
+ * Local files are read through a source that counts for the progress bar and that fails once the
+ * publisher is to stop, which ends an upload at its next piece.
+ *
+ * One thread.
+ */
+#include "tools/pub_internal.h"
+
+#include "cache/clock.h"
+#include "cache/fileio.h"
+#include "fs/rfc3339.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define INDEX_KEY "index.json"
+
+static int out_of_memory(struct why *why)
+{
+	return why_set(why, ENOMEM, "out of memory");
+}
+
+/* ---- composing ---- */
+
+static int add_entry(struct attempt *a, enum manifest_kind kind, const struct pub_objects *objects,
+		     struct why *why)
+{
+	struct manifest_entry e = {
+		.kind = kind,
+		.version = a->in.version,
+		.base = kind == MANIFEST_DELTA ? a->in.base_version : 0,
+		.time_ns = a->time_ns,
+	};
+	const char *encoding = objects->encoding[0] != '\0' ? objects->encoding : "wfp1";
+	int ret = manifest_unhex(a->in.state, e.state);
+
+	memcpy(e.encoding, encoding, sizeof(e.encoding));
+	e.encoding[sizeof(e.encoding) - 1] = '\0';
+	for (size_t i = 0; ret == 0 && i < objects->count; i++)
+		ret = manifest_entry_object(&e, objects->v[i].key, objects->v[i].file,
+					    objects->v[i].size);
+	if (ret < 0)
+		ret = out_of_memory(why);
+	else
+		ret = manifest_add(a->next, &e, why);
+	manifest_entry_release(&e);
+	return ret;
+}
+
+int pub_compose(struct attempt *a, struct why *why)
+{
+	struct manifest *m;
+	int ret = a->begins ? manifest_new(a->lineage, &a->next)
+			    : manifest_copy(a->was.manifest, &a->next);
+
+	if (ret < 0)
+		return out_of_memory(why);
+	m = a->next;
+	memcpy(m->publisher.id, a->p->state->publisher, sizeof(m->publisher.id));
+	memset(m->publisher.host, 0, sizeof(m->publisher.host));
+	if (gethostname(m->publisher.host, sizeof(m->publisher.host) - 1) < 0 ||
+	    m->publisher.host[0] == '\0')
+		memcpy(m->publisher.host, "unknown", sizeof("unknown"));
+	m->publisher.pid = getpid();
+	a->time_ns = clock_real_ns();
+	m->publisher.time_ns = a->time_ns;
+	if (a->want_delta)
+		ret = add_entry(a, MANIFEST_DELTA, &a->delta, why);
+	if (ret == 0 && a->want_anchor)
+		ret = add_entry(a, MANIFEST_ANCHOR, &a->anchor, why);
+	return ret;
+}
+
+/* ---- local files as sources ---- */
+
+struct upload {
+	const struct publisher *p;
+	struct progress *progress; /* NULL: none */
+	int fd;
+};
+
+static int upload_read(void *ctx, uint64_t off, void *dst, size_t len)
+{
+	struct upload *u = ctx;
+	int ret;
+
+	if (u->p->stop)
+		return -EINTR;
+	ret = file_pread(u->fd, dst, len, off);
+	if (ret == 0 && u->progress != NULL)
+		progress_add(u->progress, len);
+	return ret;
+}
+
+static int put_file(struct attempt *a, const char *key, int fd, uint64_t size,
+		    struct progress *progress, struct why *why)
+{
+	struct upload u = {.p = a->p, .progress = progress, .fd = fd};
+	const struct source src = {.read = upload_read, .ctx = &u, .size = size};
+	int ret = store_put(a->p->store, key, &src, why);
+
+	if (ret < 0 && a->p->stop)
+		return why_set(why, EINTR, "interrupted; nothing was published");
+	return ret < 0 ? why_prefix(why, "%s", a->p->store->name) : 0;
+}
+
+static int put_objects(struct attempt *a, const struct pub_objects *o, struct progress *progress,
+		       struct why *why)
+{
+	int ret = 0;
+
+	for (size_t i = 0; ret == 0 && i < o->count; i++)
+		ret = put_file(a, o->v[i].key, o->v[i].fd, o->v[i].size, progress, why);
+	return ret;
+}
+
+/* ---- companions and the index ---- */
+
+static const char *known_hash(const json_t *map, const char *key)
+{
+	const char *hash = json_string_value(json_object_get(json_object_get(map, key), "hash"));
+
+	return hash != NULL ? hash : "";
+}
+
+static int put_companions(struct attempt *a, struct why *why)
+{
+	const struct pub_state *s = a->p->state;
+	const json_t *known = strcmp(s->now.lineage, a->lineage) == 0 ? s->now.companions : NULL;
+	const struct pub_companions *c = &a->companions;
+	int ret = 0;
+
+	for (size_t i = 0; ret == 0 && i < c->count; i++) {
+		if (strcmp(known_hash(known, c->files[i].name), c->hashes[i]) == 0)
+			continue;
+		ret = put_file(a, c->files[i].name, c->files[i].fd, c->files[i].size, NULL, why);
+		a->r->companions++;
+	}
+	return ret;
+}
+
+/* What is at the run's root afterwards. */
+static json_t *companions_after(const struct attempt *a)
+{
+	const struct pub_state *s = a->p->state;
+	const struct pub_companions *c = &a->companions;
+	json_t *map = strcmp(s->now.lineage, a->lineage) == 0 && s->now.companions != NULL
+			      ? json_deep_copy(s->now.companions)
+			      : json_object();
+	char time[RFC3339_LEN];
+
+	for (size_t i = 0; map != NULL && i < c->count; i++) {
+		rfc3339_format(c->times[i], time);
+		if (json_object_set_new(map, c->files[i].name,
+					json_pack("{ss, sI, ss}", "hash", c->hashes[i], "size",
+						  (json_int_t)c->files[i].size, "time", time)) <
+		    0) {
+			json_decref(map);
+			map = NULL;
+		}
+	}
+	return map;
+}
+
+static void index_line(struct buf *b, const char *key, uint64_t size, const char *time)
+{
+	buf_addstr(b, b->len > 16 ? ",\n" : "\n");
+	buf_addstr(b, "  {\"key\": ");
+	buf_addjson(b, key, strlen(key));
+	buf_addf(b, ", \"size\": %" PRIu64 ", \"mtime\": \"%s\"}", size, time);
+}
+
+static void index_entries(struct buf *b, const struct manifest_entry *v, size_t count)
+{
+	char time[RFC3339_LEN];
+
+	for (size_t i = 0; i < count; i++) {
+		rfc3339_format(v[i].time_ns, time);
+		for (size_t j = 0; j < v[i].object_count; j++)
+			index_line(b, v[i].objects[j].key, v[i].objects[j].size, time);
+	}
+}
+
+/* For plain web servers (cache/remote/store_http.h), with the pointer as it will be. */
+static int put_index(struct attempt *a, json_t *companions, size_t pointer_len, struct why *why)
+{
+	char time[RFC3339_LEN];
+	struct buf b = {0};
+	struct source src;
+	const char *key;
+	json_t *value;
+	int ret;
+
+	buf_addstr(&b, "{\"objects\": [");
+	index_entries(&b, a->next->steps, a->next->step_count);
+	index_entries(&b, a->next->spans, a->next->span_count);
+	json_object_foreach (companions, key, value) {
+		const char *when = json_string_value(json_object_get(value, "time"));
+
+		index_line(&b, key, (uint64_t)json_integer_value(json_object_get(value, "size")),
+			   when != NULL ? when : "1970-01-01T00:00:00Z");
+	}
+	rfc3339_format(a->time_ns, time);
+	index_line(&b, MANIFEST_KEY, pointer_len, time);
+	buf_addstr(&b, "\n]}\n");
+	if (b.failed) {
+		buf_release(&b);
+		return out_of_memory(why);
+	}
+	src = source_memory(b.data, b.len);
+	ret = store_put(a->p->store, INDEX_KEY, &src, why);
+	buf_release(&b);
+	return ret < 0 ? why_prefix(why, "%s", a->p->store->name) : 0;
+}
+
+/* ---- the pointer ---- */
+
+/* After a failure: 0 when the pointer is ours all the same. */
+static int look_again(struct attempt *a, int err, struct why *why)
+{
+	struct pointer now = {0};
+	struct why ignored = {0};
+	const uint8_t *state = NULL;
+	char hex[33] = "";
+
+	if (pointer_read(a->p->store, &now, &ignored) < 0 || now.manifest == NULL) {
+		pointer_release(&now);
+		return err;
+	}
+	state = manifest_state(now.manifest, a->in.version);
+	if (state != NULL)
+		manifest_hex(state, hex);
+	if (strcmp(now.manifest->publisher.id, a->p->state->publisher) == 0 &&
+	    strcmp(now.manifest->lineage, a->lineage) == 0 &&
+	    now.manifest->publisher.time_ns == a->time_ns && strcmp(hex, a->in.state) == 0)
+		err = 0;
+	else if (err == -ESTALE || err == -EEXIST)
+		err = why_set(
+			why, EBUSY,
+			"%s was changed by process %" PRId64
+			" on %s while this version was on its way; it was not published.  If "
+			"that is another publisher, end one of the two: --take-over goes on in "
+			"the other's place, --new-run begins a new run; if it was a compaction, "
+			"publish again",
+			a->p->store->name, now.manifest->publisher.pid,
+			SHOWN(now.manifest->publisher.host));
+	pointer_release(&now);
+	return err;
+}
+
+static int move_pointer(struct attempt *a, const struct buf *text, struct why *why)
+{
+	int ret = pointer_write(a->p->store, &a->was, text, why);
+
+	if (ret < 0)
+		ret = look_again(a, ret, why);
+	if (ret < 0 && ret != -EBUSY)
+		why_prefix(why,
+			   "%s: the version may or may not have been published; the same "
+			   "command finds out",
+			   a->p->store->name);
+	return ret;
+}
+
+/* ---- all of it ---- */
+
+static int add_keys(json_t *keys, const struct pub_objects *o)
+{
+	for (size_t i = 0; i < o->count; i++)
+		if (json_array_append_new(keys, json_string(o->v[i].key)) < 0)
+			return -ENOMEM;
+	return 0;
+}
+
+static int begin(struct attempt *a, json_t *companions, struct why *why)
+{
+	struct pub_state *s = a->p->state;
+	struct pub_record *r = &s->pending;
+
+	pub_record_release(r);
+	memcpy(r->lineage, a->lineage, sizeof(r->lineage));
+	memcpy(r->state, a->in.state, sizeof(r->state));
+	r->version = a->in.version;
+	r->slot = a->slot;
+	r->companions = json_incref(companions);
+	r->orphans = json_incref(s->now.orphans);
+	r->keys = json_array();
+	if (r->keys == NULL || add_keys(r->keys, &a->delta) < 0 ||
+	    add_keys(r->keys, &a->anchor) < 0)
+		return out_of_memory(why);
+	return pub_state_begin(s, why);
+}
+
+static uint64_t bytes_of(const struct pub_objects *o)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < o->count; i++)
+		sum += o->v[i].size;
+	return sum;
+}
+
+static int put_data(struct attempt *a, struct why *why)
+{
+	struct progress progress = {0}, *shown = a->p->o->quiet ? NULL : &progress;
+	int ret;
+
+	a->r->objects = a->delta.count + a->anchor.count;
+	a->r->bytes = bytes_of(&a->delta) + bytes_of(&a->anchor);
+	if (shown != NULL)
+		progress_begin(shown, "upload", a->r->bytes);
+	ret = put_objects(a, &a->delta, shown, why);
+	if (ret == 0)
+		ret = put_objects(a, &a->anchor, shown, why);
+	if (shown != NULL)
+		progress_clear(shown);
+	return ret;
+}
+
+int pub_upload(struct attempt *a, struct why *why)
+{
+	json_t *companions = companions_after(a);
+	struct buf text = {0};
+	int ret = 0;
+
+	if (companions == NULL || manifest_compose(a->next, &text) < 0)
+		ret = out_of_memory(why);
+	if (ret == 0)
+		ret = begin(a, companions, why);
+	if (ret == 0)
+		ret = put_data(a, why);
+	if (ret == 0)
+		ret = put_companions(a, why);
+	if (ret == 0)
+		ret = put_index(a, companions, text.len, why);
+	/* Without a copy of our own it is the trainer's files that were uploaded. */
+	if (ret == 0)
+		ret = pub_checkpoint_unchanged(a->new, why);
+	if (ret == 0 && a->p->stop)
+		ret = why_set(why, EINTR, "interrupted; nothing was published");
+	if (ret == 0)
+		ret = move_pointer(a, &text, why);
+	buf_release(&text);
+	json_decref(companions);
+	return ret;
+}
+
+/* ---- what is left of attempts that failed ---- */
+
+static bool is_named(const struct manifest_entry *v, size_t count, const char *key)
+{
+	for (size_t i = 0; i < count; i++)
+		for (size_t j = 0; j < v[i].object_count; j++)
+			if (strcmp(v[i].objects[j].key, key) == 0)
+				return true;
+	return false;
+}
+
+void pub_remove_orphans(struct attempt *a)
+{
+	struct pub_record *now = &a->p->state->now;
+	json_t *left = json_array(), *value;
+	struct why ignored = {0};
+	size_t i;
+
+	json_array_foreach (now->orphans, i, value) {
+		const char *key = json_string_value(value);
+		int ret = 0;
+
+		if (key != NULL && !is_named(a->next->steps, a->next->step_count, key) &&
+		    !is_named(a->next->spans, a->next->span_count, key))
+			ret = -ENOTSUP;
+		if (ret < 0 && ret != -ENOENT && left != NULL)
+			(void)json_array_append(left, value);
+	}
+	if (left != NULL && json_array_size(left) < json_array_size(now->orphans)) {
+		json_decref(now->orphans);
+		now->orphans = json_array_size(left) > 0 ? json_incref(left) : NULL;
+		(void)!pub_state_save(a->p->state, &ignored);
+	}
+	json_decref(left);
+}
