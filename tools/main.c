@@ -19,6 +19,7 @@ static const struct {
 	{"umount", verb_umount, "take a mount down, also a dead one"},
 	{"status", verb_status, "say what a mount serves, and what is wrong"},
 	{"wait", verb_wait, "wait until a version has arrived"},
+	{"follow", verb_follow, "bring each new version to inference servers"},
 	{"log", verb_log, "list the versions of a run, newest first"},
 	{"inspect", verb_inspect, "explain and check a safetensors, delta or patch file"},
 	{"export", verb_export, "write one version as a plain checkpoint"},

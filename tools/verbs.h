@@ -18,6 +18,7 @@ int verb_mount(int argc, char **argv);
 int verb_umount(int argc, char **argv);
 int verb_status(int argc, char **argv);
 int verb_wait(int argc, char **argv);
+int verb_follow(int argc, char **argv);
 int verb_log(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
 int verb_export(int argc, char **argv);

@@ -1,0 +1,297 @@
+"""`weightfs follow` when things go wrong: at each step, in each way; what is left, and is it said?
+"""
+
+import time
+
+import pytest
+
+from lib import mounted
+from lib.engines import Engine, Sglang, Vllm
+from lib.following import Follow, once
+from lib.mounted import wait_until
+
+
+def vllm_args(*servers):
+    """The options that name these servers."""
+    args = ["--engine", "vllm", "--retries", 1]
+    for one in servers:
+        args += ["--url", one.url]
+    return args
+
+
+def only(line):
+    """The report of the one replica."""
+    assert len(line["replicas"]) == 1
+    return line["replicas"][0]
+
+
+# What fails for good, with which status: how the replica is left, and is it paused then?
+STEPS = [
+    ("POST /pause", 500, "serving-old", False),
+    ("POST /pause", 404, "serving-old", False),
+    ("POST /pause", 401, "serving-old", False),
+    ("POST /collective_rpc", 500, "paused-mixed", True),
+    ("POST /collective_rpc", 400, "paused-mixed", True),
+    ("POST /collective_rpc", 404, "serving-old", False),
+    ("POST /reset_prefix_cache", 500, "paused-mixed", True),
+    ("POST /reset_prefix_cache", 404, "paused-mixed", True),
+    ("GET /weight_info", 500, "paused-mixed", True),
+    ("POST /resume", 500, "paused", True),
+    ("POST /resume", 404, "paused", True),
+]
+
+
+@pytest.mark.parametrize("route,status,state,paused", STEPS)
+def test_each_step_of_vllm(rig, route, status, state, paused):
+    """Whatever fails: an engine with mixed weights does not serve, and the end state is said."""
+    vllm = rig.server(Vllm)
+    vllm.server.fault(route, "status", times=99, status=status)
+    line, done = once(rig, *vllm_args(vllm), check=False)
+    assert done.returncode == 1
+    assert (only(line)["state"], vllm.paused) == (state, paused)
+    assert line["result"] == "failed" and str(status) in only(line)["error"]
+    assert f"{vllm.url} is left {state}" in done.stderr
+
+
+@pytest.mark.parametrize("route", ["/init_weight_transfer_engine", "/start_weight_update",
+                                   "/update_weights", "/finish_weight_update"])
+def test_each_step_of_a_session(rig, route):
+    """One failure in a session: begun anew, and then right."""
+    vllm = rig.server(Vllm)
+    vllm.server.fault(f"POST {route}$", "status", status=500)
+    line, _ = once(rig, *vllm_args(vllm), "--route", "transfer")
+    assert line["result"] == "ok" and only(line)["attempts"] == 2
+    assert vllm.loaded == rig.digest(1) and not vllm.paused
+
+
+@pytest.mark.parametrize("route,kind", [
+    ("POST /collective_rpc", "reset"), ("GET /weight_info", "reset"), ("POST /resume", "reset"),
+])
+def test_lost_answers_are_asked_again(rig, route, kind):
+    """An answer that never comes: the step is repeated, with the same path."""
+    vllm = rig.server(Vllm)
+    with Follow(rig.mount, *vllm_args(vllm), "--start-version", 1) as follow:
+        vllm.server.fault(route, kind)
+        rig.publish()
+        line = follow.update(0)
+        assert line["result"] == "ok", line
+        assert vllm.loaded == rig.digest(2) and not vllm.paused
+
+
+def test_sglang_rolls_back_to_the_new_path(rig):
+    """A failing reload reads the new path twice and leaves mixed weights under it: it stays
+    paused, the path stays there, and the next version heals it."""
+    sglang = rig.server(Sglang)
+    args = ["--engine", "sglang", "--url", sglang.url, "--retries", 0]
+    with Follow(rig.mount, *args) as follow:
+        follow.update(0)
+        sglang.broken = 2
+        rig.publish()
+        line = follow.update(1)
+        replica = only(line)
+        assert (replica["state"], replica["path_version"]) == ("paused-mixed", 2)
+        assert replica["version"] is None and "Rolling back" in replica["error"]
+        assert sglang.paused and sglang.path == rig.path(2)
+        assert 2 in rig.pinned()
+        rig.publish()
+        line = follow.update(2)
+        assert line["result"] == "ok" and not sglang.paused and sglang.loaded == rig.digest(3)
+
+
+def test_refused_after_a_failure_is_not_untouched(rig):
+    """A clear no to a second attempt does not mean that the first one did nothing."""
+    vllm = rig.server(Vllm)
+    vllm.server.fault("POST /collective_rpc", "status", status=500)
+    vllm.server.fault("POST /collective_rpc", "status", times=99, status=404)
+    line, _ = once(rig, *vllm_args(vllm), check=False)
+    assert only(line)["state"] == "paused-mixed" and vllm.paused
+
+
+def test_on_failure_previous(rig):
+    """The version before is loaded again, whole, and served; the failed one is not tried again."""
+    vllm = rig.server(Vllm)
+    with Follow(rig.mount, *vllm_args(vllm), "--on-failure", "previous") as follow:
+        follow.update(0)
+        vllm.broken = 2
+        rig.publish()
+        line = follow.update(1)
+        assert (line["result"], only(line)["state"]) == ("failed", "serving-old")
+        assert only(line)["version"] == 1 and not vllm.paused
+        assert vllm.loaded == rig.digest(1) and vllm.version == "1"
+
+
+def test_on_failure_resume(rig):
+    """It serves what it has, and that is said everywhere."""
+    vllm = rig.server(Vllm)
+    vllm.broken = 99
+    metrics = rig.mount.work / "m"
+    line, done = once(rig, *vllm_args(vllm), "--on-failure", "resume", "--metrics", metrics,
+                      check=False)
+    assert done.returncode == 1 and not vllm.paused
+    assert only(line)["state"] == "serving-mixed" and "stays serving-mixed" in done.stderr
+    assert 'state="serving-mixed"} 1' in metrics.read_text()
+
+
+def test_no_server_there(rig):
+    """Connection refused: said, and tried again until it is there."""
+    vllm = rig.server(Vllm)
+    vllm.server.stop()
+    line, done = once(rig, *vllm_args(vllm), check=False)
+    assert done.returncode == 1 and only(line)["state"] == "away"
+    with Follow(rig.mount, *vllm_args(vllm)) as follow:
+        assert only(follow.update(0))["state"] == "away"
+        vllm.server.start()
+        follow.reported(1)
+        assert vllm.loaded == rig.digest(1)
+
+
+def test_one_replica_down(rig):
+    """The others are updated together; the one that was down follows when it is back."""
+    up, down = rig.server(Vllm), rig.server(Vllm)
+    down.server.stop()
+    with Follow(rig.mount, *vllm_args(up, down)) as follow:
+        line = follow.update(0)
+        assert line["result"] == "partial"
+        assert [r["state"] for r in line["replicas"]] == ["serving", "away"]
+        down.server.start()
+        follow.reported(1)
+    assert up.loaded == down.loaded == rig.digest(1)
+    assert up.calls.count("/collective_rpc") == 1
+
+
+def test_together_no_reload_before_all_are_paused(rig):
+    """Two replicas never serve different versions."""
+    quick, slow = rig.server(Vllm), rig.server(Vllm)
+    gate = slow.gate("/pause")
+    with Follow(rig.mount, *vllm_args(quick, slow)) as follow:
+        assert slow.arrived["/pause"].wait(mounted.WAIT)
+        wait_until(lambda: quick.paused, "not paused")
+        time.sleep(0.2)
+        assert "/collective_rpc" not in quick.calls
+        gate.set()
+        assert follow.update(0)["result"] == "ok"
+    assert not quick.paused and not slow.paused
+
+
+def test_rolling(rig):
+    """One after another; the next ones are spared when one is left with mixed weights."""
+    order = []
+    servers = [rig.server(Vllm) for _ in range(3)]
+    for i, one in enumerate(servers):
+        def note(request, i=i, handle=one.server.handle):
+            order.append((i, request.path))
+            return handle(request)
+        one.server.handle = note
+    with Follow(rig.mount, *vllm_args(*servers), "--rolling") as follow:
+        assert follow.update(0)["result"] == "ok"
+        updates = [i for i, path in order if path not in ("/is_paused", "/weight_info")]
+        assert updates == sorted(updates)
+        servers[1].broken = 99
+        rig.publish()
+        line = follow.update(1)
+        assert [r["state"] for r in line["replicas"]] == ["serving", "paused-mixed", "serving"]
+        assert [r["version"] for r in line["replicas"]] == [2, None, 1]
+        servers[1].broken = 0
+        rig.publish()
+        assert follow.update(2)["result"] == "ok"
+    assert all(one.loaded == rig.digest(3) for one in servers)
+
+
+def test_restarted_between_reload_and_verify(rig):
+    """The engine is another one than was reloaded: not resumed as if it had the version."""
+    vllm = rig.server(Vllm)
+
+    def forget(query, data):
+        Vllm.reset(vllm, query, data)
+        vllm.paused, vllm.version, vllm.loaded = False, "default", None
+        vllm.reset = Vllm.reset.__get__(vllm)
+
+    vllm.reset = forget
+    vllm.without = {"/update_weight_version"}
+    gone = vllm.routes
+
+    def routes():
+        table = gone()
+        if vllm.calls.count("/collective_rpc") > 1:
+            vllm.version = "1"
+        return table
+
+    vllm.routes = routes
+    line, _ = once(rig, *vllm_args(vllm))
+    assert line["result"] == "ok" and only(line)["attempts"] == 2
+    assert vllm.loaded == rig.digest(1)
+
+
+def test_slow_answers_time_out(rig):
+    """A reload that takes longer than --timeout is a failure, and said to be one."""
+    vllm = rig.server(Vllm)
+    gate = vllm.gate("/collective_rpc")
+    line, done = once(rig, "--engine", "vllm", "--url", vllm.url, "--retries", 0, "--timeout", 1,
+                      check=False)
+    gate.set()
+    assert done.returncode == 1 and only(line)["state"] == "paused-mixed"
+    assert "reload_weights" in only(line)["error"]
+
+
+def test_term_while_pausing(rig):
+    """The pause is taken back."""
+    vllm = rig.server(Vllm)
+    gate = vllm.gate("/pause")
+    with Follow(rig.mount, *vllm_args(vllm)) as follow:
+        assert vllm.arrived["/pause"].wait(mounted.WAIT)
+        follow.term()
+        wait_until(lambda: "/resume" in vllm.calls, "not resumed")
+        gate.set()
+        assert follow.wait() == 0
+    assert follow.lines[0]["stopped"] and only(follow.lines[0])["state"] == "serving-old"
+    assert "/collective_rpc" not in vllm.calls
+
+
+def test_term_while_reloading(rig):
+    """The reload is waited for, and the engine serves the version."""
+    vllm = rig.server(Vllm)
+    gate = vllm.gate("/collective_rpc")
+    with Follow(rig.mount, *vllm_args(vllm)) as follow:
+        assert vllm.arrived["/collective_rpc"].wait(mounted.WAIT)
+        follow.term()
+        time.sleep(0.2)
+        gate.set()
+        assert follow.wait() == 0
+    assert follow.lines[0]["result"] == "ok" and follow.lines[0]["stopped"]
+    assert not vllm.paused and vllm.loaded == rig.digest(1)
+
+
+def test_term_twice(rig):
+    """The second one gives a reload up; the engine stays paused, and that is said."""
+    vllm = rig.server(Vllm)
+    gate = vllm.gate("/collective_rpc")
+    with Follow(rig.mount, *vllm_args(vllm), expect=1) as follow:
+        assert vllm.arrived["/collective_rpc"].wait(mounted.WAIT)
+        follow.term()
+        time.sleep(0.2)
+        follow.term()
+        assert follow.wait() == 1
+        gate.set()
+    assert vllm.paused and any("stays paused-mixed" in line for line in follow.errors)
+
+
+def test_mount_goes_away(rig):
+    """Follow ends with a sentence, and no engine is left paused."""
+    vllm = rig.server(Vllm)
+    with Follow(rig.mount, *vllm_args(vllm), expect=1) as follow:
+        follow.update(0)
+        rig.mount.process.kill()
+        assert follow.wait() == 1
+    assert any("the mount has gone" in line for line in follow.errors)
+    assert not vllm.paused
+    rig.mount.expect_exit = -9
+
+
+def test_stand_ins_can_fail():
+    """The stand-ins notice a wrong order, or these tests would prove little."""
+    vllm = Vllm()
+    for step in (vllm.start, vllm.update, vllm.finish):
+        with pytest.raises(Exception, match="4|5"):
+            step({}, {"update_info": {"path": "/nowhere"}, "weight_version": "1"})
+    assert isinstance(vllm, Engine)
+    vllm.close()
