@@ -1,0 +1,99 @@
+"""Those who watch the mount get an event at each switch."""
+
+import ctypes
+import os
+import select
+import struct
+import time
+
+import pytest
+
+from lib import models, trl
+from lib.mounted import Mount, wait_until
+
+IN_ATTRIB = 0x4
+IN_ALL = 0xFFF
+FILE = "model.safetensors"
+
+
+class Watcher:
+    """An inotify instance."""
+
+    def __init__(self):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = self.libc.inotify_init1(os.O_NONBLOCK)
+        assert self.fd >= 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.fd)
+
+    def add(self, path, mask=IN_ATTRIB):
+        """Watches a path; its number."""
+        number = self.libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
+        assert number >= 0, os.strerror(ctypes.get_errno())
+        return number
+
+    def events(self, wanted, timeout=20):
+        """Collects (watch, mask, name) until all of `wanted` (watch, name) have come."""
+        end, seen = time.monotonic() + timeout, []
+        while not wanted <= {(number, name) for number, _, name in seen}:
+            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
+            assert ready, f"no event in time: {seen}"
+            blob, at = os.read(self.fd, 65536), 0
+            while at < len(blob):
+                number, mask, _, length = struct.unpack_from("iIII", blob, at)
+                name = blob[at + 16:at + 16 + length].rstrip(b"\0").decode()
+                seen.append((number, mask, name))
+                at += 16 + length
+        return seen
+
+
+@pytest.fixture
+def run(bucket):
+    """A run with one version out."""
+    run = trl.Run(bucket, "v3", interval=50)
+    run.sync(models.states(1, 1, models.SMALL)[0])
+    return run
+
+
+@pytest.mark.parametrize("materialize", ["never", "always"])
+def test_events_at_each_switch(bucket, run, materialize):
+    """For the directory with the name, for the file that the name meant, for version and newest."""
+    if materialize == "always" and os.geteuid() != 0:
+        pytest.skip("passthrough is for root")
+    with Mount(bucket, args=["--materialize", materialize]) as m, Watcher() as w:
+        assert m.status()["serving"]["inotify"] == {"on": True, "why": None}
+        top, dot = w.add(m.at), w.add(m.dot)
+        for number, state in enumerate(models.states(2, 3, models.SMALL), 2):
+            wait_until(lambda n=number: materialize == "never" or f"version {n - 1} was"
+                       in (m.status()["serving"]["prepared"] or ""), "nothing is written out")
+            file = w.add(m.at / FILE)
+            run.sync(state)
+            seen = w.events({(top, FILE), (dot, "version"), (dot, "newest"), (file, "")})
+            assert all(mask == IN_ATTRIB for _, mask, _ in seen), seen
+            assert m.version() == number
+            assert os.getxattr(m.at / FILE, "user.weightfs.version") == str(number).encode()
+
+
+def test_nobody_else_may(bucket, run):
+    """Times are not anybody's to set, whoever asks."""
+    with Mount(bucket) as m:
+        for path in (m.at, m.at / FILE, m.dot / "version"):
+            with pytest.raises(OSError, match="Read-only"):
+                os.utime(path)
+            with pytest.raises(OSError, match="Read-only"):
+                os.chmod(path, 0o600)
+
+
+def test_off(bucket, run):
+    """Switched off, or refused by the kernel before it asks us: status says so."""
+    with Mount(bucket, args=["--inotify", "off"]) as m:
+        assert m.status()["serving"]["inotify"] == {"on": False, "why": "--inotify off"}
+    with Mount(bucket, args=["-o", "ro"]) as m:
+        inotify = m.status()["serving"]["inotify"]
+        assert not inotify["on"] and "read-only" in inotify["why"]
+        run.sync(models.states(2, 1, models.SMALL)[0])
+        m.wait_version(2)
