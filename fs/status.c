@@ -265,6 +265,7 @@ void status_text(struct stack *s, struct buf *out)
 	human_date(out, s->started_real_ns);
 	buf_addstr(out, "\n");
 	text_versions(&v, out);
+	status_pointer_text(v.report, out);
 	text_report(&v, out);
 	buf_addf(out, "reads: %llu, ", (ull)counter(&counters.reads));
 	human_bytes(out, counter(&counters.read_bytes));
@@ -426,6 +427,8 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "held_seconds", json_real((double)v.held_ns / NSEC_PER_SEC));
 	put(root, "mounted_since", json_real((double)s->started_real_ns / NSEC_PER_SEC));
 	put(root, "versions", versions_json(&v));
+	put(root, "pointer", status_pointer_json(v.report));
+	put(root, "spans", status_spans_json(v.report));
 	put(root, "problems", problems_json(v.report));
 	put(root, "notes", notes_json(v.report));
 	put(root, "store_error", text_json(v.report != NULL ? v.report->store_error : NULL));

@@ -12,4 +12,9 @@ void status_blocks_text(const struct stack *s, struct buf *out);
 /* A new object; null when no source is remote. */
 json_t *status_blocks_json(const struct stack *s);
 
+/* What weightfs.json says of the run; null or nothing without one.  `r` may be NULL. */
+void status_pointer_text(const struct run_report *r, struct buf *out);
+json_t *status_pointer_json(const struct run_report *r);
+json_t *status_spans_json(const struct run_report *r);
+
 #endif

@@ -197,6 +197,7 @@ static const char *op_name(uint8_t op)
 static int gather_patch(struct facts *f, int fd, struct why *why)
 {
 	const struct patch_file *p;
+	const char *encoding;
 	int ret;
 
 	f->map = mmap(NULL, f->size, PROT_READ, MAP_SHARED, fd, 0);
@@ -214,7 +215,12 @@ static int gather_patch(struct facts *f, int fd, struct why *why)
 	p = f->patch;
 	f->header = p->header;
 	f->kind = "patch";
-	snprintf(f->generation, sizeof(f->generation), "weightfs patch");
+	encoding = st_meta(p->header, "encoding");
+	/* A published one says how it is encoded. */
+	if (encoding != NULL)
+		printable(f->generation, sizeof(f->generation), encoding, strlen(encoding));
+	else
+		snprintf(f->generation, sizeof(f->generation), "weightfs patch");
 	f->tensors = calloc(p->count + 1, sizeof(*f->tensors));
 	if (f->tensors == NULL)
 		return why_set(why, ENOMEM, "out of memory");

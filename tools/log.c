@@ -48,7 +48,7 @@ static const struct cli cli = {
 
 /* ---- lines ---- */
 
-enum column { NUMBER, KIND, CHANGED, DENSITY, BYTES, AGE, LINEAGE, STATE, COLUMNS };
+enum column { NUMBER, KIND, CHANGED, DENSITY, BYTES, ENCODING, AGE, LINEAGE, STATE, COLUMNS };
 
 struct row {
 	struct buf cell[COLUMNS];
@@ -91,6 +91,7 @@ static void fill_row(struct row *row, const struct version_info *info, int64_t n
 	else
 		buf_addstr(&row->cell[DENSITY], "-");
 	human_bytes(&row->cell[BYTES], info->bytes);
+	buf_addstr(&row->cell[ENCODING], info->encoding);
 	human_time(&row->cell[AGE], now - info->mtime_ns);
 	buf_addstr(&row->cell[LINEAGE], info->lineage[0] != '\0' ? info->lineage : "-");
 	buf_addstr(&row->cell[STATE], version_state_name(info->state));
@@ -103,6 +104,9 @@ static void print_row(struct row *row, const size_t width[COLUMNS], bool colours
 		const char *text = buf_str(&row->cell[c]);
 		int pad = (int)(width[c] - row->cell[c].len);
 		bool last = c == COLUMNS - 1 && row->info->problem == NULL;
+
+		if (width[c] == 0)
+			continue; /* no object says its encoding */
 
 		printf("%s%*s%s%s%s%*s", c > 0 ? "  " : "", to_the_right[c] ? pad : 0, "",
 		       colour != NULL ? colour : "", text, colour != NULL ? "\033[m" : "",
@@ -148,15 +152,17 @@ static json_t *version_json(const struct version_info *info)
 	bool density = counted && info->elements > 0;
 
 	return json_pack(
-		"{s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:I, s:f, s:s?, s:s?, s:s?}", "version",
-		(json_int_t)info->number, "object", info->key, "kind",
+		"{s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:I, s:f, s:s?, s:s?, s:s?, s:s?, s:I}",
+		"version", (json_int_t)info->number, "object", info->key, "kind",
 		version_kind_name(info->kind), "state", version_state_name(info->state), "changed",
 		counted ? json_integer((json_int_t)info->changed) : json_null(), "elements",
 		number_or_null(info->elements), "density",
 		density ? json_real((double)info->changed / (double)info->elements) : json_null(),
 		"bytes", (json_int_t)info->bytes, "mtime", (double)info->mtime_ns / NSEC_PER_SEC,
 		"lineage", info->lineage[0] != '\0' ? info->lineage : NULL, "format",
-		info->format[0] != '\0' ? info->format : NULL, "problem", info->problem);
+		info->format[0] != '\0' ? info->format : NULL, "problem", info->problem, "encoding",
+		info->encoding[0] != '\0' ? info->encoding : NULL, "objects",
+		(json_int_t)info->objects);
 }
 
 static int print_json(const struct run_report *report, size_t limit)
