@@ -267,14 +267,18 @@ int source_fd(int fd, struct source *out)
 		return -errno;
 	if (S_ISDIR(st.st_mode))
 		return -EISDIR;
-	out->read = source_fd_read;
-	out->ctx = (void *)(intptr_t)fd;
-	out->size = (uint64_t)st.st_size;
+	*out = (struct source){
+		.read = source_fd_read,
+		.ctx = (void *)(intptr_t)fd,
+		.size = (uint64_t)st.st_size,
+	};
 	return 0;
 }
 
 int source_fd_of(const struct source *src)
 {
+	if (src->file != NULL)
+		return *src->file;
 	return src->read == source_fd_read ? (int)(intptr_t)src->ctx : -1;
 }
 

@@ -24,7 +24,7 @@ char *path_join(const char *a, const char *b);
 bool path_is_safe(const char *path);
 /* Source over a file descriptor, which stays the caller's.  size as fstat has it. */
 int source_fd(int fd, struct source *out);
-/* The descriptor of such a source; -1 of another kind of source. */
+/* The descriptor of the file that a source is; -1: it is none. */
 int source_fd_of(const struct source *src);
 /* Sink over a file descriptor (ctx is the pointer, which must stay valid). */
 struct sink sink_fd(const int *fd);

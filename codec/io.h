@@ -15,6 +15,8 @@ struct source {
 	int (*read)(void *ctx, uint64_t off, void *dst, size_t len);
 	void *ctx;
 	uint64_t size;
+	const int *file; /* the descriptor of the file that this is all of, for whoever can give a
+			  * file to somebody else; NULL: it is none, or nobody says */
 };
 
 /* A place that can be written at any offset; offsets are not always ascending.  Returns 0 or

@@ -9,7 +9,7 @@
 #include "tools/pub_diff.h"
 #include "tools/pub_slot.h"
 #include "tools/pub_state.h"
-#include "tools/publish.h"
+#include "tools/publisher.h"
 
 /*
  * Adaptive anchors: whoever starts at the newest version reads an anchor and the deltas after it.

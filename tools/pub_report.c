@@ -6,7 +6,7 @@
  */
 #include "cache/clock.h"
 #include "fs/human.h"
-#include "tools/publish.h"
+#include "tools/publisher.h"
 
 #include <inttypes.h>
 #include <jansson.h>

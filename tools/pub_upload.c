@@ -86,6 +86,7 @@ struct upload {
 	const struct publisher *p;
 	struct progress *progress; /* NULL: none */
 	int fd;
+	uint64_t seen; /* bytes read, those read again included */
 };
 
 static int upload_read(void *ctx, uint64_t off, void *dst, size_t len)
@@ -96,6 +97,7 @@ static int upload_read(void *ctx, uint64_t off, void *dst, size_t len)
 	if (u->p->stop)
 		return -EINTR;
 	ret = file_pread(u->fd, dst, len, off);
+	u->seen += len;
 	if (ret == 0 && u->progress != NULL)
 		progress_add(u->progress, len);
 	return ret;
@@ -105,9 +107,12 @@ static int put_file(struct attempt *a, const char *key, int fd, uint64_t size,
 		    struct progress *progress, struct why *why)
 {
 	struct upload u = {.p = a->p, .progress = progress, .fd = fd};
-	const struct source src = {.read = upload_read, .ctx = &u, .size = size};
+	const struct source src = {.read = upload_read, .ctx = &u, .size = size, .file = &u.fd};
 	int ret = store_put(a->p->store, key, &src, why);
 
+	/* A store may have had somebody else read the file. */
+	if (progress != NULL && ret == 0 && u.seen < size)
+		progress_add(progress, size - u.seen);
 	if (ret < 0 && a->p->stop)
 		return why_set(why, EINTR, "interrupted; nothing was published");
 	return ret < 0 ? why_prefix(why, "%s", a->p->store->name) : 0;

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weightfs publish CHECKPOINT DEST: a checkpoint becomes the next version of a run.
+ * weightfs publish CHECKPOINT DEST: a checkpoint becomes the next version of a run; with --watch,
+ * each one that a trainer finishes.
  *
  * Only the command line is here; what is done is in tools/pub_flow.c.
  *
  * SIGINT, SIGTERM and SIGHUP end it soon and leave a valid run; a second signal ends it at once,
  * which does as little harm.
  */
-#include "tools/publish.h"
+#include "tools/publisher.h"
 
+#include "cache/clock.h"
 #include "cache/log.h"
 #include "tools/cli.h"
+#include "tools/pub_watch.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -31,6 +34,12 @@ enum {
 	OPT_JOBS,
 	OPT_JSON,
 	OPT_QUIET,
+	OPT_UPLOADER,
+	OPT_WATCH,
+	OPT_VERSION_FROM,
+	OPT_SETTLE,
+	OPT_LATEST_ONLY,
+	OPT_ONCE,
 };
 
 static const struct cli_opt own[] = {
@@ -56,12 +65,25 @@ static const struct cli_opt own[] = {
 	[OPT_JOBS] = {"jobs", 'j', "N", "threads (default: all cores)"},
 	[OPT_JSON] = {"json", 0, NULL, "one JSON object instead of a line for people"},
 	[OPT_QUIET] = {"quiet", 'q', NULL, "no progress and no summary"},
+	[OPT_UPLOADER] = {"uploader", 0, "s3|hf",
+			  "into a bucket of the Hub: its S3 gateway, or its command line hf "
+			  "(default: hf where there is a token and no key of the gateway)"},
+	[OPT_WATCH] = {"watch", 0, "DIR",
+		       "publish each checkpoint that is finished below DIR, or DIR itself"},
+	[OPT_VERSION_FROM] = {"version-from", 0, "name|count",
+			      "--watch: the number is that of the directory's name "
+			      "(default), or the next"},
+	[OPT_SETTLE] = {"settle", 0, "SECONDS",
+			"--watch: a checkpoint is finished when nothing in it has changed for so "
+			"long (5)"},
+	[OPT_LATEST_ONLY] = {"latest-only", 0, NULL, "--watch: when behind, go on with the newest"},
+	[OPT_ONCE] = {"once", 0, NULL, "--watch: publish what is there, and end"},
 	{NULL, 0, NULL, NULL},
 };
 
 static const struct cli cli = {
 	.verb = "publish",
-	.args = "[options] CHECKPOINT DEST",
+	.args = "[options] CHECKPOINT DEST | --watch DIR [options] DEST",
 	.about = "Publishes a checkpoint as the next version of a run: what changed since the last "
 		 "one,\n"
 		 "in about ten bits for each changed weight, or all of it as an anchor.  "
@@ -74,11 +96,12 @@ static const struct cli cli = {
 		 "trl-v3 (for TRL's receivers), xor-zstd (for slime's and SGLang's).\n",
 	.own = own,
 	.with = CLI_PLACE,
-	.min_args = 2,
+	.min_args = 1,
 	.max_args = 2,
 	.examples = "  weightfs publish ./checkpoint-42 s3://bucket/run --version 42\n"
 		    "  weightfs publish ./model.safetensors ./bucket --anchor-every 50\n"
-		    "  save_stream | weightfs publish - hf://buckets/me/run --json\n",
+		    "  save_stream | weightfs publish - hf://buckets/me/run --json\n"
+		    "  weightfs publish --watch ./output hf://buckets/me/run\n",
 };
 
 static struct publisher *volatile publisher;
@@ -126,7 +149,7 @@ static int take_options(const struct cli_line *line, struct pub_options *p, uint
 		ret = take_number(line, OPT_ANCHOR_EVERY, 1, INT64_MAX, &p->anchor_every);
 	if (ret < 0)
 		ret = take_number(line, OPT_JOBS, 1, 1024, &jobs);
-	p->dest = line->args[1];
+	p->dest = line->args[line->count - 1];
 	p->state_dir = line->value[OPT_STATE_DIR];
 	p->against = line->value[OPT_AGAINST];
 	p->encoding = line->value[OPT_ENCODING];
@@ -145,6 +168,60 @@ static int take_options(const struct cli_line *line, struct pub_options *p, uint
 	     (p->anchor_encoding != NULL && pub_encoding_find(p->anchor_encoding, &why) == NULL)))
 		ret = cli_usage(&cli, "publish: %s", why.text);
 	return ret;
+}
+
+static int take_watch(const struct cli_line *line, struct pub_watch_options *w)
+{
+	static const int only[] = {OPT_VERSION_FROM, OPT_SETTLE, OPT_LATEST_ONLY, OPT_ONCE};
+	const char *from = line->value[OPT_VERSION_FROM], *settle = line->value[OPT_SETTLE];
+
+	*w = (struct pub_watch_options){
+		.dir = line->value[OPT_WATCH],
+		.dest = line->args[line->count - 1],
+		.settle_ns = 5 * NSEC_PER_SEC,
+		.count_versions = from != NULL && strcmp(from, "count") == 0,
+		.latest_only = is_set(line, OPT_LATEST_ONLY),
+		.once = is_set(line, OPT_ONCE),
+		.json = is_set(line, OPT_JSON),
+		.quiet = is_set(line, OPT_QUIET),
+	};
+	for (size_t i = 0; w->dir == NULL && i < ARRAY_LEN(only); i++)
+		if (is_set(line, only[i]))
+			return cli_usage(&cli, "publish: --%s goes with --watch",
+					 own[only[i]].name);
+	if (w->dir == NULL && line->count != 2)
+		return cli_usage(&cli, "publish needs a checkpoint and a destination");
+	if (w->dir != NULL && line->count != 1)
+		return cli_usage(&cli, "publish: --watch DIR takes the place of the checkpoint");
+	if (w->dir != NULL && is_set(line, OPT_VERSION))
+		return cli_usage(&cli, "publish: --watch takes versions from --version-from");
+	if (from != NULL && strcmp(from, "name") != 0 && !w->count_versions)
+		return cli_usage(&cli, "publish: --version-from is name or count");
+	if (settle != NULL && parse_duration_ns(settle, &w->settle_ns) < 0)
+		return cli_usage(&cli, "publish: --settle: \"%.40s\" is not a time", settle);
+	return -1;
+}
+
+static int take_uploader(const struct cli_line *line, struct opts *o)
+{
+	const char *uploader = line->value[OPT_UPLOADER];
+
+	if (uploader != NULL && strcmp(uploader, "hf") != 0 && strcmp(uploader, "s3") != 0)
+		return cli_usage(&cli, "publish: --uploader is s3 or hf");
+	o->uploader = uploader;
+	return -1;
+}
+
+static int publish_many(const struct pub_options *p, const struct pub_watch_options *w)
+{
+	struct publisher *open = NULL;
+	struct why why = {0};
+	int ret = pub_open(p, &open, &why);
+
+	if (ret == 0)
+		ret = pub_watch(open, w, &why);
+	pub_close(open);
+	return ret < 0 ? cli_fail(&why) : cli_done();
 }
 
 static int publish_one(const struct pub_options *p, const struct cli_line *line,
@@ -174,6 +251,7 @@ static int publish_one(const struct pub_options *p, const struct cli_line *line,
 int verb_publish(int argc, char **argv)
 {
 	struct pub_options p = {0};
+	struct pub_watch_options watch;
 	struct cli_line line;
 	uint64_t version = 0;
 	struct opts o;
@@ -184,9 +262,17 @@ int verb_publish(int argc, char **argv)
 	ret = cli_parse(&cli, argc, argv, &o, &line);
 	if (ret < 0)
 		ret = take_options(&line, &p, &version);
+	if (ret < 0)
+		ret = take_watch(&line, &watch);
+	if (ret < 0)
+		ret = take_uploader(&line, &o);
 	if (ret < 0) {
 		p.source = &o;
 		log_set_level(o.log_level);
+	}
+	if (ret < 0 && watch.dir != NULL) {
+		ret = publish_many(&p, &watch);
+	} else if (ret < 0) {
 		catch_signals();
 		ret = publish_one(&p, &line, version != 0 ? &version : NULL);
 	}

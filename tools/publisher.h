@@ -10,8 +10,8 @@
  * how far the last one came, finishes or forgets it, and goes on; what readers see is a valid run
  * all the time.
  */
-#ifndef TOOLS_PUBLISH_H
-#define TOOLS_PUBLISH_H
+#ifndef TOOLS_PUBLISHER_H
+#define TOOLS_PUBLISHER_H
 
 #include "fs/opts.h"
 #include "tools/pub_encode.h"
