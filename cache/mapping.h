@@ -10,6 +10,8 @@ struct mapping {
 	uint64_t size;
 	int refs;	  /* atomic */
 	uint64_t touched; /* atomic: see mapping_touch() */
+	bool broken;	  /* atomic: see mapping_broken() */
+	void *slot;	  /* private */
 };
 
 /* Maps size bytes of fd, which stays the caller's.  -EFBIG, -ENOMEM, mmap()'s. */
@@ -20,5 +22,12 @@ void mapping_unref(struct mapping *m);
  * the kernel's page cache (madvise DONTNEED: they stay cached, but no longer count as ours), so
  * that memory stays bounded. */
 void mapping_touch(struct mapping *m, uint64_t n);
+
+/* True once a page of it could not be had, because somebody has cut the file short or the disk
+ * fails: from then on all of it reads as zeros.  Asked after what was read is used: what came
+ * before a false was the file's. */
+bool mapping_broken(const struct mapping *m);
+/* Looks at its last page: what was cut short is broken then, though nobody has read it yet. */
+void mapping_probe(const struct mapping *m);
 
 #endif

@@ -92,6 +92,7 @@ int pool_new(unsigned threads, struct pool **out)
 	for (int i = 0; i <= POOL_LATER; i++)
 		p->queue[i].tail = &p->queue[i].head;
 	sigfillset(&all);
+	sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process: cache/mapping.c */
 	pthread_sigmask(SIG_BLOCK, &all, &before);
 	while (p->threads < MIN(threads, (unsigned)THREADS_MAX) && err == 0) {
 		err = pthread_create(&p->thread[p->threads], NULL, work, p);

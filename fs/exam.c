@@ -480,6 +480,10 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	struct opened *opened = NULL;
 	int err;
 
+	if (e->link != NULL && link_broken(e->link)) {
+		link_unref(e->link);
+		e->link = NULL;
+	}
 	if (matched && (!link || e->patches == 0 || e->link != NULL))
 		return 0;
 	if (!matched)

@@ -79,7 +79,8 @@ static bool is_stale(const struct run *r, const struct fold *f, uint64_t anchor)
 	const struct step *last = lineage_find(&r->lineage, f->last);
 	struct identity id;
 
-	if (first == NULL || last == NULL || f->first <= anchor)
+	if (first == NULL || last == NULL || f->first <= anchor ||
+	    (f->link != NULL && link_broken(f->link)))
 		return true;
 	id = group_id(r, (size_t)(first - r->lineage.steps), (size_t)(last - first) + 1);
 	return !identity_equal(&id, &f->id);
@@ -404,6 +405,9 @@ static int merge_into(int fd, const char *name, struct link *const *links, uint3
 		if (err == 0)
 			err = patch_file_writer_took(w, i, len);
 	}
+	for (uint32_t i = 0; i < n; i++)
+		if (link_broken(links[i]))
+			err = why_set(why, EIO, "a patch in the cache directory cannot be read");
 	if (err == 0)
 		err = source_fd(fd, &readback);
 	if (err == 0)

@@ -103,6 +103,8 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 			err = check_name(l, why);
 		if (err == 0)
 			err = match(l, layout, targets, why);
+		if (mapping_broken(mapping))
+			err = why_set(why, EIO, "its patch in the cache directory cannot be read");
 		/* All of it has just been looked at; what readers need comes back by itself. */
 		mapping_touch(mapping, mapping->size);
 		if (err < 0) {
@@ -112,6 +114,14 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 	}
 	*out = l;
 	return 0;
+}
+
+bool link_broken(const struct link *l)
+{
+	if (l->mapping == NULL)
+		return false;
+	mapping_probe(l->mapping);
+	return mapping_broken(l->mapping);
 }
 
 struct link *link_ref(struct link *l)

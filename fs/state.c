@@ -116,6 +116,8 @@ static int apply_stack(const struct state *s, uint32_t t, uint64_t off, uint8_t 
 			if (p == NULL)
 				continue;
 			err = patch_apply(p, off + done, dst + done, n);
+			if (err == 0 && mapping_broken(s->links[i]->mapping))
+				err = -EIO;
 			if (err < 0)
 				return err;
 			/* A page at least, whatever of it was read. */

@@ -52,6 +52,8 @@ int link_new(uint64_t first, uint64_t last, struct mapping *mapping, bool check,
 	     const struct layout *layout, const uint32_t *targets, struct link **out,
 	     struct why *why) MUST_CHECK;
 struct link *link_ref(struct link *l);
+/* Its patch file cannot be read any more: what is built on it is to be made again. */
+bool link_broken(const struct link *l);
 void link_unref(struct link *l);
 
 struct state {

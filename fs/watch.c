@@ -387,6 +387,7 @@ int watch_start(struct watch *w)
 	lock_release(&w->lock);
 	/* Signals are for the thread that runs the session. */
 	sigfillset(&all);
+	sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process: cache/mapping.c */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(&w->thread, NULL, watch_main, w);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

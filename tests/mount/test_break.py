@@ -176,6 +176,34 @@ def test_a_patch_file_under_another_name(bucket, scratch):
         checks.assert_tree(m.at, want.files(5))
 
 
+def test_patch_files_cut_short_while_mapped(bucket, scratch):
+    """Somebody truncates the cache's files under a mount: reads of them are errors or right, the
+    mount lives on, and what comes next is made again from the objects."""
+    run, states = trl.Run(bucket, "v3"), models.states(100, 5)
+    models.publish(run, states[:3])
+    want = oracle.Oracle(bucket)
+    with Mount(bucket, work=scratch / "work") as m:
+        m.wait_version(3)
+        files = sorted((scratch / "work" / "cache").rglob("*.patch"))
+        assert len(files) == 2
+        for path in files:
+            os.truncate(path, 0)
+        with open(m.tree(3) / MODEL, "rb", buffering=0) as f:
+            with pytest.raises(OSError, match="Input/output error"):
+                while f.read(1 << 20):
+                    pass
+        assert m.version() == 3
+        run.sync(states[3])
+        m.wait_version(4)
+        checks.assert_tree(m.at, want.files(4))
+        assert reading.read_file(m.tree(1) / MODEL) == want.files(1)[MODEL]
+    with Mount(bucket, work=scratch / "work") as m:
+        m.wait_version(4)
+        m.control("pin 3")
+        for number in (3, 4):
+            checks.assert_tree(m.tree(number), want.files(number))
+
+
 # ---- control ------------------------------------------------------------------------------------
 
 
