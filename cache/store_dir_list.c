@@ -113,8 +113,18 @@ static bool vanished(int err)
 	return err == ENOENT || err == ENOTDIR || err == ESTALE;
 }
 
+/* Somebody who looks for an object of that name should be told why there is none. */
+static bool looks_like_weights(const char *name)
+{
+	static const char suffix[] = ".safetensors";
+	size_t len = strlen(name);
+
+	return len >= sizeof(suffix) - 1 && strcmp(name + len - (sizeof(suffix) - 1), suffix) == 0;
+}
+
 static int visit_dir(struct walk *w, int dirfd, const char *name, unsigned depth, bool link)
 {
+	const size_t before = w->count;
 	int fd, err;
 
 	if (depth >= DIR_DEPTH_MAX)
@@ -128,8 +138,12 @@ static int visit_dir(struct walk *w, int dirfd, const char *name, unsigned depth
 		fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		err = errno;
 	}
-	if (fd >= 0)
-		return walk_dir(w, fd, depth + 1);
+	if (fd >= 0) {
+		err = walk_dir(w, fd, depth + 1);
+		return err == 0 && w->count == before && looks_like_weights(name)
+			       ? add(w, NULL, EISDIR)
+			       : err;
+	}
 	if (vanished(err) || (!link && err == ELOOP)) /* a link has taken its place meanwhile */
 		return 0;
 	return add_failed(w, err);

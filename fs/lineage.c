@@ -34,6 +34,9 @@ bool lineage_owns(const char *key)
 	       strncmp(key, "leases/", 7) == 0 || strcmp(key, MANIFEST_KEY) == 0;
 }
 
+/* What lies in a step directory under this name. */
+enum place_kind { PLACE_OTHER, PLACE_STEP, PLACE_MISNAMED, PLACE_DIRECTORY };
+
 /* 1: a step's name, with its number; 0: some other file; -1: meant to be a weight file but without
  * a usable number. */
 static int parse_name(const char *name, uint64_t *out_number)
@@ -43,8 +46,6 @@ static int parse_name(const char *name, uint64_t *out_number)
 	uint64_t number = 0;
 
 	if (len < sizeof(suffix) - 1 || strcmp(name + len - (sizeof(suffix) - 1), suffix) != 0)
-		return 0;
-	if (strchr(name, '/') != NULL)
 		return 0;
 	if (strncmp(name, prefix, at) != 0)
 		return -1;
@@ -59,6 +60,25 @@ static int parse_name(const char *name, uint64_t *out_number)
 	return 1;
 }
 
+static enum place_kind kind_of_place(const struct object *o, const char *name, uint64_t *out_number)
+{
+	const char *slash = strchr(name, '/');
+	char first[64]; /* longer ones have no number that counts */
+	int what;
+
+	if (slash != NULL) {
+		if ((size_t)(slash - name) >= sizeof(first))
+			return PLACE_OTHER;
+		memcpy(first, name, (size_t)(slash - name));
+		first[slash - name] = '\0';
+		return parse_name(first, out_number) > 0 ? PLACE_DIRECTORY : PLACE_OTHER;
+	}
+	what = parse_name(name, out_number);
+	if (what > 0 && o->err == EISDIR)
+		return PLACE_DIRECTORY;
+	return what > 0 ? PLACE_STEP : what < 0 ? PLACE_MISNAMED : PLACE_OTHER;
+}
+
 static int compare_found(const void *a, const void *b)
 {
 	const struct found *x = a, *y = b;
@@ -71,6 +91,25 @@ static int compare_found(const void *a, const void *b)
 	if (x->object->mtime_ns != y->object->mtime_ns)
 		return x->object->mtime_ns > y->object->mtime_ns ? -1 : 1;
 	return strcmp(x->object->key, y->object->key);
+}
+
+static size_t to_name_end(const char *key)
+{
+	const char *name = strchr(key, '/') + 1;
+
+	return (size_t)(name - key) + strcspn(name, "/");
+}
+
+/* One for each directory: the keys in it follow each other. */
+static void add_directory(struct lineage *l, const struct object *o)
+{
+	const struct stray *last = l->stray_count > 0 ? &l->strays[l->stray_count - 1] : NULL;
+	size_t len = to_name_end(o->key);
+
+	if (last != NULL && last->kind == STRAY_DIRECTORY &&
+	    to_name_end(last->object->key) == len && strncmp(last->object->key, o->key, len) == 0)
+		return;
+	l->strays[l->stray_count++] = (struct stray){STRAY_DIRECTORY, 0, o, NULL};
 }
 
 static void add_stray(struct lineage *l, enum stray_kind kind, uint64_t number,
@@ -123,16 +162,17 @@ int lineage_order(const struct listing *listing, bool ignore_times, struct linea
 	}
 	for (size_t i = 0; i < listing->count; i++) {
 		const struct object *o = &listing->v[i];
-		int dir = directory_of(o->key), what;
+		int dir = directory_of(o->key);
 		uint64_t number;
 
 		if (dir < 0)
 			continue;
-		what = parse_name(o->key + strlen(directories[dir]), &number);
-		if (what < 0)
-			add_stray(&l, STRAY_NAME, 0, o, NULL);
-		else if (what > 0)
-			found[n++] = (struct found){number, dir == 0, o};
+		switch (kind_of_place(o, o->key + strlen(directories[dir]), &number)) {
+		case PLACE_STEP: found[n++] = (struct found){number, dir == 0, o}; break;
+		case PLACE_MISNAMED: add_stray(&l, STRAY_NAME, 0, o, NULL); break;
+		case PLACE_DIRECTORY: add_directory(&l, o); break;
+		case PLACE_OTHER: break;
+		}
 	}
 	qsort(found, n, sizeof(*found), compare_found);
 	for (size_t i = 0; i < n; i++) {

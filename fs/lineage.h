@@ -53,11 +53,12 @@ enum stray_kind {
 	STRAY_NAME,    /* a .safetensors object in a step directory whose name has no number, or too
 			  large a one */
 	STRAY_UNNAMED, /* in a step directory, and not named by weightfs.json */
+	STRAY_DIRECTORY, /* a directory called like a step's object; `object` may lie in it */
 };
 
 struct stray {
 	enum stray_kind kind;
-	uint64_t number; /* not for STRAY_NAME */
+	uint64_t number; /* not for STRAY_NAME and STRAY_DIRECTORY */
 	const struct object *object;
 	const struct object *against; /* the object it is older than, or the one preferred */
 };

@@ -108,6 +108,29 @@ static int compare_keys(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* What can be wrong with the index before any file is looked at. */
+static int check_map(json_t *index, struct why *why)
+{
+	json_t *map = json_object_get(index, "weight_map"), *value;
+	const char *key;
+	char shown[200];
+
+	if (map == NULL)
+		return why_set(why, EBADMSG, LAYOUT_INDEX_NAME " has no weight_map");
+	if (!json_is_object(map))
+		return why_set(why, EBADMSG,
+			       LAYOUT_INDEX_NAME " has a weight_map that is not an object");
+	if (json_object_size(map) == 0)
+		return why_set(why, EBADMSG, LAYOUT_INDEX_NAME " has an empty weight_map");
+	json_object_foreach (map, key, value)
+		if (!json_is_string(value))
+			return why_set(why, EBADMSG,
+				       LAYOUT_INDEX_NAME
+				       " has tensor \"%s\" in something that is not a file name",
+				       printable(shown, sizeof(shown), key, strlen(key)));
+	return 0;
+}
+
 /* The base's weight files by the index, else model.safetensors, else all at the top. Names borrowed
  * from index or listing. */
 static int pick_files(const struct listing *listing, json_t *index, const char ***out,
@@ -115,13 +138,17 @@ static int pick_files(const struct listing *listing, json_t *index, const char *
 {
 	json_t *map = index != NULL ? json_object_get(index, "weight_map") : NULL, *value;
 	size_t n = 0, max = (map != NULL ? json_object_size(map) : listing->count) + 1;
-	const char **names = calloc(max, sizeof(*names)), *key;
+	const char **names, *key;
+	int err = index != NULL ? check_map(index, why) : 0;
 
+	if (err < 0)
+		return err;
+	names = calloc(max, sizeof(*names));
 	if (names == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	if (index != NULL) {
 		json_object_foreach (map, key, value)
-			names[n++] = json_is_string(value) ? json_string_value(value) : "";
+			names[n++] = json_string_value(value);
 		qsort(names, n, sizeof(*names), compare_keys);
 		size_t kept = 0;
 		for (size_t i = 0; i < n; i++)
@@ -141,19 +168,22 @@ static int pick_files(const struct listing *listing, json_t *index, const char *
 		char shown[300];
 
 		printable(shown, sizeof(shown), names[i], strlen(names[i]));
-		if (!path_is_safe(names[i]) || strchr(names[i], '/') != NULL)
+		if (!path_is_safe(names[i]))
 			return why_set(why, EBADMSG,
 				       LAYOUT_INDEX_NAME
 				       " names \"%s\", which is not a file beside it",
+				       shown);
+		if (strchr(names[i], '/') != NULL)
+			return why_set(why, EBADMSG,
+				       LAYOUT_INDEX_NAME
+				       " names \"%s\" in a directory; it must lie beside the index",
 				       shown);
 		if (listing_find(listing, names[i]) == NULL)
 			return why_set(why, ENOENT, LAYOUT_INDEX_NAME " names %s, which is missing",
 				       shown);
 	}
 	if (n == 0)
-		return why_set(why, ENOENT,
-			       index != NULL ? LAYOUT_INDEX_NAME " has no weight_map"
-					     : "there are no .safetensors weights in it");
+		return why_set(why, ENOENT, "there are no .safetensors weights in it");
 	return 0;
 }
 
@@ -165,15 +195,21 @@ static int check_index(json_t *index, const struct layout *l, struct why *why)
 	char shown[200];
 
 	json_object_foreach (map, key, value) {
+		const char *said = json_string_value(value);
 		uint32_t t = layout_find(l, key);
 
-		if (t == LAYOUT_NONE ||
-		    strcmp(l->files[l->tensors[t].file].name, json_string_value(value)) != 0)
+		printable(shown, sizeof(shown), key, strlen(key));
+		if (t == LAYOUT_NONE)
 			return why_set(why, EBADMSG,
 				       LAYOUT_INDEX_NAME
-				       " has tensor \"%s\" in %s, which does not hold it",
-				       printable(shown, sizeof(shown), key, strlen(key)),
-				       json_string_value(value));
+				       " has tensor \"%s\" in %s, but no file has such a tensor",
+				       shown, said);
+		if (strcmp(l->files[l->tensors[t].file].name, said) != 0)
+			return why_set(
+				why, EBADMSG,
+				LAYOUT_INDEX_NAME
+				" has tensor \"%s\" in %s, which does not hold it: it is in %s",
+				shown, said, l->files[l->tensors[t].file].name);
 	}
 	for (uint32_t i = 0; i < l->tensor_count; i++)
 		if (json_object_get(map, l->tensors[i].name) == NULL)

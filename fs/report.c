@@ -96,9 +96,17 @@ static bool add_stray(struct run_report *p, const struct stray *s)
 {
 	struct buf text = {0};
 	struct why why = {0};
+	char *key = strdup(s->object->key);
 	bool ok;
 
-	if (s->kind == STRAY_NAME && s->object->err != 0) {
+	if (key == NULL)
+		return false;
+	if (s->kind == STRAY_DIRECTORY) {
+		char *name = strchr(key, '/') + 1;
+
+		name[strcspn(name, "/")] = '\0';
+		buf_addstr(&text, "is a directory, not an object; it is ignored");
+	} else if (s->kind == STRAY_NAME && s->object->err != 0) {
 		listed_error(s->object, &why);
 		buf_addstr(&text, why.text);
 	} else if (s->kind == STRAY_NAME)
@@ -110,8 +118,9 @@ static bool add_stray(struct run_report *p, const struct stray *s)
 	else
 		buf_addf(&text, "is older than %s, which has the same number; it is ignored",
 			 s->against->key);
-	ok = !text.failed && add_problem(p, s->object->key, buf_str(&text));
+	ok = !text.failed && add_problem(p, key, buf_str(&text));
 	buf_release(&text);
+	free(key);
 	return ok;
 }
 

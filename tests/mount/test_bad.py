@@ -18,6 +18,8 @@ from lib import safetensors_py as st
 from lib.mounted import Mount, wait_until
 
 MODEL = "model.safetensors"
+# One process, since it is looked whether two kinds share a sentence.
+pytestmark = pytest.mark.xdist_group("bad")
 SENTENCES = {}
 
 
@@ -214,16 +216,22 @@ def test_bad_directory_entry(case, served):
 
 
 def test_directory_called_like_an_object(served):
-    """A directory is no object, whatever it and the files in it are called."""
-    path = served.path()
-    path.mkdir()
-    (path / path.name).write_bytes(b"x")
-    (path / "inside").mkdir()
-    served.path(2).symlink_to("../anchors")
-    served.mount.control("refresh")
+    """A directory is no object, whatever it and the files in it are called; status says so, of an
+    empty one and of a link to one, too.  It holds nobody back."""
+    full, link, empty = served.path(), served.path(2), served.path(3)
+    full.mkdir()
+    (full / full.name).write_bytes(b"x")
+    (full / "inside").mkdir()
+    link.symlink_to("../anchors")
+    empty.mkdir()
+    for path in (full, link, empty):
+        sentence = served.mount.wait_problem(f"deltas/{path.name}")
+        remember("a directory", sentence, f"deltas/{path.name}")
+    assert len(served.mount.status()["problems"]) == 3
     served.look()
-    served.path(2).unlink()
-    shutil.rmtree(path)
+    link.unlink()
+    empty.rmdir()
+    shutil.rmtree(full)
     served.grow()
 
 
@@ -393,11 +401,12 @@ def base_with_index(folder, text):
 
 INDEXES = {
     "not JSON": ("index JSON", "{"),
-    "an array": ("index form", "[]"),
-    "no weight_map": ("index form", '{"metadata":{}}'),
-    "weight_map a string": ("index form", '{"weight_map":"x"}'),
-    "file a number": ("index path", '{"weight_map":{"a.weight":5}}'),
-    "empty weight_map": ("index form", '{"weight_map":{}}'),
+    "an array": ("index an array", "[]"),
+    "no weight_map": ("index without map", '{"metadata":{}}'),
+    "weight_map a string": ("index map form", '{"weight_map":"x"}'),
+    "file a number": ("index value form", '{"weight_map":{"a.weight":5}}'),
+    "empty weight_map": ("index map empty", '{"weight_map":{}}'),
+    "in a directory": ("index directory", index_of(**{"a.weight": "sub/x.safetensors"})),
     "up": ("index path", index_of(**{"a.weight": "../x.safetensors"})),
     "absolute": ("index path", index_of(**{"a.weight": "/etc/x.safetensors"})),
     "missing shard": ("index shard", index_of(**{"a.weight": "three.safetensors"})),

@@ -55,7 +55,7 @@ static int64_t newest_of(const struct step *s)
 static void expect(const struct entry *e, size_t n, bool ignore_times, const char *steps,
 		   const char *strays)
 {
-	static const char *const kinds[] = {"old", "double", "name", "unnamed"};
+	static const char *const kinds[] = {"old", "double", "name", "unnamed", "directory"};
 	struct listing listing;
 	struct lineage l;
 	char text[2000] = "";
@@ -191,6 +191,14 @@ static void strange_names(void **state)
 	       {"deltas/note.txt", 1}, {"deltas/sub/step_1.safetensors", 1},
 	       {"model.safetensors", 1}, {"step_1.safetensors", 1},
 	       {"anchors_old/step_1.safetensors", 1});
+	/* Directories, each told of once, whether there is something in them or not. */
+	EXPECT(false, "2d",
+	       "directory anchors/step_1.safetensors/a; directory deltas/step_1.safetensors; "
+	       "directory deltas/step_3.safetensors/step_3.safetensors",
+	       {"anchors/step_1.safetensors/a", 1}, {"anchors/step_1.safetensors/b/c", 1},
+	       {"deltas/step_1.safetensors", 0, EISDIR}, {"deltas/step_2.safetensors", 1},
+	       {"deltas/step_3.safetensors/step_3.safetensors", 1},
+	       {"deltas/step_3.safetensors/x", 1}, {"deltas/step_x.safetensors/y", 1});
 	assert_true(lineage_owns("anchors/x"));
 	assert_true(lineage_owns("deltas/x"));
 	assert_true(lineage_owns("steps/x"));
