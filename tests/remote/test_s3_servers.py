@@ -1,7 +1,6 @@
 """The S3 store and mounts of it, against servers that others wrote, with data from boto3."""
 
 import hashlib
-import http.client
 import time
 
 import pytest
@@ -41,30 +40,14 @@ def test_odd_keys(server):
             assert s.get(key) == data_of(key)
 
 
-def fill(name, endpoint, scratch, files):
-    """Puts {key: bytes}, in great number: straight into rclone's directory, and into moto without
-    boto3's care, which would take minutes."""
-    if name == "rclone":
-        for key, data in files.items():
-            path = scratch / "rclone" / BUCKET / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-    else:
-        connection = http.client.HTTPConnection(endpoint.removeprefix("http://"))
-        for key, data in files.items():
-            connection.request("PUT", f"/{BUCKET}/{key}", data)
-            answer = connection.getresponse()
-            assert answer.status == 200 and answer.read() is not None
-        connection.close()
-
-
-def test_thousands_of_keys(server, scratch):
+@pytest.mark.parametrize("kind", sorted(s3_servers.SERVERS))
+def test_thousands_of_keys(kind, scratch):
     """In pages; the prefix is a directory, not a beginning of names."""
-    count = {"moto": 2003, "rclone": 5003}[server[0]]  # moto takes its time
-    fill(*server, scratch, {f"run/{n:05}": b"%d" % n for n in range(count)} | {"run_other": b"x"})
-    with Store(f"s3://{BUCKET}/run", "--endpoint", server[1]) as s:
-        assert sorted(s.list()) == [f"{n:05}" for n in range(count)]
-        assert s.get("01471") == b"1471"
+    with s3_servers.SERVERS[kind](scratch, 5003) as endpoint:
+        s3_servers.client(endpoint).put_object(Bucket=BUCKET, Key="run_other", Body=b"x")
+        with Store(f"s3://{BUCKET}/run", "--endpoint", endpoint) as s:
+            assert sorted(s.list()) == [f"{n:05}" for n in range(5003)]
+            assert s.get("04711") == b"4711"
 
 
 def test_overwrite_between_two_ranges(server):
