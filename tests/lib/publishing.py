@@ -203,6 +203,20 @@ def check(source, want):
         assert same_state(have[version], state), version
 
 
+def newest(source):
+    """The newest version, 0 before the first; every object that the pointer names is there."""
+    objects = Objects(source)
+    keys = objects.keys()
+    if POINTER not in keys:
+        return 0
+    known = pointer(source)
+    for entry in known["steps"]:
+        for one in entry["objects"]:
+            assert one["key"] in keys, f"{one['key']} is named and not there"
+            assert len(objects[one["key"]]) == one["size"], one
+    return known["newest"]
+
+
 def strays(source):
     """Objects that the pointer does not name (and that are no companions)."""
     named = {one["key"] for list_ in ("steps", "spans") for e in pointer(source).get(list_, ())

@@ -1,0 +1,235 @@
+"""A publisher that dies at any moment, or finds no room: the run stays valid, the next one heals.
+
+PUBLISH_KILLS says how many kills there are (5); `make pytest PUBLISH_KILLS=100 PYTEST_ARGS='-s -k
+publisher_killed'` is the long form.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from lib import driven, models, mounted, publishing, reading
+from lib import safetensors_py as st
+from lib.places import S3Place
+
+KILLS = int(os.environ.get("PUBLISH_KILLS", "5"))
+# Large enough to be killed amid everything.
+MODEL = {"a": ("BF16", (700, 1000)), "b": ("BF16", (300, 999)), "c": ("F32", (1000,))}
+
+
+class Killer:
+    """Starts a publisher, kills it at a random moment of a run of usual length."""
+
+    def __init__(self, publisher, seed):
+        self.publisher, self.random = publisher, random.Random(seed)
+        self.usual, self.killed = 0.2, 0
+
+    def publish(self, path, *args):
+        """To the end; notes how long it takes."""
+        began = time.monotonic()
+        report = self.publisher.publish(path, *args)
+        self.usual += (time.monotonic() - began - self.usual) / 3
+        return report
+
+    def kill(self, path, *args):
+        """Not to the end, most of the time."""
+        process = subprocess.Popen(self.publisher.command(path, *args), env=self.publisher.env,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self.random.uniform(0, self.usual))
+        process.send_signal(signal.SIGKILL)
+        self.killed += process.wait() == -signal.SIGKILL
+
+
+def directory(scratch):
+    """A directory: (destination, arguments, environment, what is there)."""
+    return contextlib.nullcontext((scratch / "bucket", [], None, lambda: scratch / "bucket"))
+
+
+@contextlib.contextmanager
+def s3(scratch):
+    """S3."""
+    with S3Place() as place:
+        def objects():
+            with place.s3.lock:
+                return {k.removeprefix("run/"): o.data for k, o in place.s3.objects.items()}
+        yield place.url, place.args, driven.environment(place.env), objects
+
+
+@pytest.mark.parametrize("where", [directory, s3], ids=["directory", "s3"])
+@pytest.mark.timeout(60 + 30 * KILLS)
+def test_publisher_killed(where, scratch):
+    """After each kill the run is valid, and the same command publishes what it should have."""
+    want, rng = {}, random.Random(62)
+    with where(scratch) as (dest, args, env, objects):
+        publisher = publishing.Publisher(dest, scratch / "state",
+                                         [*args, "--anchor-every", 4], env=env)
+        killer = Killer(publisher, 63)
+        generator, state = models.start(64, MODEL)
+        for version in range(1, KILLS + 1):
+            path = publishing.write_checkpoint(scratch / f"c{version % 2}", state,
+                                               1 + (version % 5 == 0))
+            for _ in range(rng.choice((1, 1, 2))):
+                killer.kill(path, "--version", version)
+                assert publishing.newest(objects()) in (version - 1, version)
+            want[version] = state
+            killer.publish(path, "--version", version)
+            assert publishing.newest(objects()) == version
+            state = models.step(generator, state, density=0.003)
+        publishing.check(objects(), want)
+        strays = publishing.strays(objects())
+        print(f"{killer.killed} killed of {KILLS} versions, {len(strays)} strays")
+        if where is directory:
+            with mounted.Mount(dest) as mount:
+                mount.wait_version(max(want))
+                blobs = [reading.read_file(p) for n, p in reading.tree(mount.at).items()
+                         if n.endswith(".safetensors")]
+                shown = {}
+                for blob in blobs:
+                    shown.update(st.load(blob)[0])
+                assert publishing.same_state(shown, want[max(want)])
+
+
+def test_every_step_of_a_crash(bucket, scratch):
+    """A crash between any two of the writes: the state on either side of each is taken up."""
+    publisher = publishing.Publisher(bucket, scratch / "state")
+    states = models.states(65, 5, models.SMALL)
+    publisher.publish(states[0])
+    own = next(publisher.state_dir.iterdir())
+
+    # Before the pointer moved: pending names keys that the run does not.
+    before = (own / "state.json").read_text()
+    pointer = (bucket / publishing.POINTER).read_bytes()
+    publisher.publish(states[1])
+    pending = json.loads((own / "state.json").read_text())
+    pending["keys"] = [publishing.pointer(bucket)["steps"][-1]["objects"][0]["key"]]
+    (bucket / publishing.POINTER).write_bytes(pointer)
+    (own / "state.json").write_text(before)
+    (own / "pending.json").write_text(json.dumps(pending))
+    assert publisher.publish(states[2])["kind"] == "delta"
+    publishing.check(bucket, {1: states[0], 2: states[2]})
+    assert not (own / "pending.json").exists()
+
+    # After it: pending is what is.
+    before = (own / "state.json").read_text()
+    publisher.publish(states[3])
+    (own / "pending.json").write_text((own / "state.json").read_text())
+    (own / "state.json").write_text(before)
+    assert publisher.publish(states[4])["kind"] == "delta"
+    publishing.check(bucket, {1: states[0], 2: states[2], 3: states[3], 4: states[4]})
+
+    # The state's own files may be damaged.
+    (own / "pending.json").write_text("{")
+    assert publisher.publish(states[0])["kind"] in ("delta", "anchor")
+    (own / "state.json").write_text("")
+    assert "belongs to another publisher" in publisher.refused(states[1])
+    publisher.publish(states[1], "--take-over")
+
+
+def test_two_publishers_race(bucket, scratch):
+    """Two states, one destination: at least one of each pair wins, and the run is no mixture."""
+    publishers = [publishing.Publisher(bucket, scratch / f"state{i}") for i in range(2)]
+    states = models.states(66, 6, models.SMALL)
+    paths = [publishing.write_checkpoint(scratch / f"c{i}", s) for i, s in enumerate(states)]
+    publishers[0].publish(paths[0])
+    newest = 1
+    for i in range(5):
+        done = [None, None]
+
+        def go(k, path, done=done):
+            done[k] = publishers[k].run(path, "--take-over", check=False)
+
+        threads = [threading.Thread(target=go, args=(k, paths[(i + k) % 6])) for k in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        won = sum(d.returncode == 0 for d in done)
+        assert won >= 1, [d.stderr for d in done]
+        for d in done:
+            if d.returncode:
+                text = d.stderr.decode()
+                assert "on its way" in text and "--take-over" in text, text
+        newest += won
+        have = publishing.read_run(bucket)
+        assert max(have) == newest and len(have) == newest
+
+
+# ---- no room ------------------------------------------------------------------------------------
+
+@pytest.fixture
+def small_disk(scratch):
+    """8 MB of memory as a file system."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    at = scratch / "small"
+    at.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", at], check=False,
+                          capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+    yield at
+    subprocess.run(["umount", "-l", at], check=True)
+
+
+def fill(path):
+    """Writes until there is no space."""
+    with path.open("wb", buffering=0) as f, contextlib.suppress(OSError):
+        while True:
+            f.write(bytes(4096))
+
+
+@pytest.mark.parametrize("what", ["bucket", "state"])
+def test_disk_full(what, small_disk, scratch):
+    """A sentence; what was there stays; with room the same command works."""
+    dest = small_disk / "bucket" if what == "bucket" else scratch / "bucket"
+    state = small_disk / "state" if what == "state" else scratch / "state"
+    publisher = publishing.Publisher(dest, state, work=scratch / "checkpoints")
+    states = models.states(67, 4, models.SMALL)
+    publisher.publish(states[0])
+    publisher.publish(states[1])
+    fill(small_disk / "ballast")
+    text = publisher.refused(states[2], "--anchor")
+    assert "No space left" in text, text
+    publishing.check(dest, {1: states[0], 2: states[1]})
+    (small_disk / "ballast").unlink()
+    assert publisher.publish(states[2])["kind"] == "delta"
+    assert publisher.publish(states[3])["kind"] == "delta"
+    publishing.check(dest, dict(enumerate(states, 1)))
+    assert not [p for p in dest.rglob(".*") if "tmp" in p.name]
+
+
+def test_checkpoint_written_meanwhile(bucket, scratch):
+    """A checkpoint that changes while it is read is not published."""
+    publisher = publishing.Publisher(bucket, scratch / "state")
+    spec = {"a": ("F32", (4 << 20,))}
+    _, state = models.start(68, spec)
+    path = publishing.write_checkpoint(scratch / "c", state)
+    stop = threading.Event()
+
+    def scribble():
+        with open(path / "model.safetensors", "r+b") as f:
+            while not stop.is_set():
+                f.seek(-4, os.SEEK_END)
+                f.write(os.urandom(4))
+                f.flush()
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=scribble)
+    thread.start()
+    try:
+        text = publisher.refused(path)
+    finally:
+        stop.set()
+        thread.join()
+    assert "was written to while it was read" in text
+    assert publishing.POINTER not in publishing.Objects(bucket).keys()
+    publisher.publish(path)
+    assert list(publishing.read_run(bucket)) == [1]
