@@ -174,6 +174,16 @@ int store_put_if(struct store *s, const char *key, const struct source *src,
 	return s->ops->put_if(s, key, src, condition, why);
 }
 
+int store_remove(struct store *s, const char *key, const struct identity *id, struct why *why)
+{
+	if (!path_is_safe(key))
+		return why_set(why, EINVAL, "'%s' is not a path inside the store", SHOWN(key));
+	if (s->ops->remove == NULL)
+		return why_set(why, ENOTSUP, "%s: nothing can be deleted in a place of this kind",
+			       s->name);
+	return s->ops->remove(s, key, id, why);
+}
+
 int store_watch_fd(struct store *s)
 {
 	return s->ops->watch_fd != NULL ? s->ops->watch_fd(s) : -1;

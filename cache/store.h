@@ -81,6 +81,8 @@ struct store_ops {
 	int (*put)(struct store *s, const char *key, const struct source *src, struct why *why);
 	int (*put_if)(struct store *s, const char *key, const struct source *src,
 		      const struct put_condition *condition, struct why *why); /* optional */
+	/* optional */
+	int (*remove)(struct store *s, const char *key, const struct identity *id, struct why *why);
 	int (*watch_fd)(struct store *s);
 	void (*watch_drain)(struct store *s);
 	void (*free)(struct store *s);
@@ -131,6 +133,12 @@ int store_put(struct store *s, const char *key, const struct source *src,
  * -ESTALE; -ENOTSUP: this store cannot. */
 int store_put_if(struct store *s, const char *key, const struct source *src,
 		 const struct put_condition *condition, struct why *why) MUST_CHECK;
+
+/* Removes the object if it is still this one (id NULL: whatever it is); where the store cannot
+ * check that in one step it is looked at right before.  -ENOENT: there is none; -ESTALE: it is
+ * another; -ENOTSUP: this store cannot. */
+int store_remove(struct store *s, const char *key, const struct identity *id,
+		 struct why *why) MUST_CHECK;
 
 /* A file descriptor that polls readable when something in the store may have changed, or -1; then
  * drain it, and list after that. It belongs to the store.  A hint only (very many directories are

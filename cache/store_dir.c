@@ -268,6 +268,7 @@ static const struct store_ops dir_ops = {
 	.close = dir_close,
 	.put = store_dir_put,
 	.put_if = store_dir_put_if,
+	.remove = store_dir_remove,
 	.watch_fd = store_dir_watch_fd,
 	.watch_drain = store_dir_watch_drain,
 	.free = dir_free,

@@ -36,6 +36,7 @@ int store_dir_list(struct store *s, const char *prefix, struct listing *out, str
 int store_dir_put(struct store *s, const char *key, const struct source *src, struct why *why);
 int store_dir_put_if(struct store *s, const char *key, const struct source *src,
 		     const struct put_condition *condition, struct why *why);
+int store_dir_remove(struct store *s, const char *key, const struct identity *id, struct why *why);
 /* store_dir_watch.c */
 int store_dir_watch_fd(struct store *s);
 void store_dir_watch_drain(struct store *s);

@@ -202,3 +202,61 @@ int store_dir_put(struct store *s, const char *key, const struct source *src, st
 {
 	return store_dir_put_if(s, key, src, NULL, why);
 }
+
+/* The directories that an object was alone in go with it, but not those at the top. */
+static void remove_parents(struct dir_store *d, const char *key)
+{
+	char path[PATH_MAX];
+	char *slash;
+
+	if (strlen(key) >= sizeof(path))
+		return;
+	memcpy(path, key, strlen(key) + 1);
+	while ((slash = strrchr(path, '/')) != NULL) {
+		*slash = '\0';
+		if (strchr(path, '/') == NULL || unlinkat(d->root_fd, path, AT_REMOVEDIR) < 0)
+			return;
+	}
+}
+
+static int remove_failed(const char *key, int err, struct why *why)
+{
+	switch (err) {
+	case ENOENT: return why_set(why, err, "'%s' is not there", SHOWN(key));
+	case ESTALE: return why_set(why, err, "'%s' has been replaced meanwhile", SHOWN(key));
+	default:
+		return why_set(why, err, "'%s' cannot be deleted: %s", SHOWN(key),
+			       strerrordesc_np(err));
+	}
+}
+
+int store_dir_remove(struct store *s, const char *key, const struct identity *id, struct why *why)
+{
+	struct dir_store *d = (struct dir_store *)s;
+	const char *slash = strrchr(key, '/'), *name = slash != NULL ? slash + 1 : key;
+	char parent[PATH_MAX] = ".";
+	struct stat st;
+	int dirfd, rc = 0;
+
+	if (slash != NULL && (size_t)(slash - key) < sizeof(parent)) {
+		memcpy(parent, key, (size_t)(slash - key));
+		parent[slash - key] = '\0';
+	}
+	dirfd = slash != NULL ? store_dir_open_path(d, parent, O_RDONLY | O_DIRECTORY)
+			      : openat(d->root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dirfd < 0)
+		return remove_failed(key, slash != NULL ? -dirfd : errno, why);
+	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		rc = -errno;
+	else if (id != NULL)
+		rc = check_identity(dirfd, name, id);
+	if (rc == 0 && unlinkat(dirfd, name, 0) < 0)
+		rc = -errno;
+	if (rc == 0)
+		rc = sync_dir(dirfd);
+	close(dirfd);
+	if (rc < 0)
+		return remove_failed(key, -rc, why);
+	remove_parents(d, key);
+	return 0;
+}

@@ -191,6 +191,7 @@ static const struct store_ops s3_ops = {
 	.close = s3_close,
 	.put = s3_put,
 	.put_if = s3_put_if,
+	.remove = s3_remove,
 	.free = s3_free,
 	.stop = s3_stop,
 	.describe = s3_describe,

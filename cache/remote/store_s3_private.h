@@ -38,7 +38,7 @@ struct s3_etag {
 
 /* ---- one request ---- */
 
-enum s3_purpose { S3_LIST, S3_READ, S3_WRITE };
+enum s3_purpose { S3_LIST, S3_READ, S3_WRITE, S3_DELETE };
 
 /* Zeroed before use.  Filled in by its owner, who keeps it and all it points to until finish() has
  * been called, exactly once, from any thread, perhaps before s3_call_submit() returns. */
@@ -108,6 +108,7 @@ void s3_close(struct handle *h);
 int s3_put(struct store *s, const char *key, const struct source *src, struct why *why);
 int s3_put_if(struct store *s, const char *key, const struct source *src,
 	      const struct put_condition *condition, struct why *why);
+int s3_remove(struct store *s, const char *key, const struct identity *id, struct why *why);
 /* What a HEAD says of an object (key complete). -ENOENT and others with a sentence. *out_etag is
  * malloc'ed, NULL: none. */
 int s3_head(struct s3_store *s, const char *key, char **out_etag, uint64_t *out_size,

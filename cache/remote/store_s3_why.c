@@ -54,6 +54,7 @@ static int denied(const struct s3_call *c, const char *name, struct why *why)
 		[S3_LIST] = "list the bucket (s3:ListBucket)",
 		[S3_READ] = "read it (s3:GetObject), or it does not exist",
 		[S3_WRITE] = "write it (s3:PutObject)",
+		[S3_DELETE] = "delete it (s3:DeleteObject)",
 	};
 
 	if (c->set != NULL && c->set->anonymous)

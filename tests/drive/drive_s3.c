@@ -11,6 +11,7 @@
  *	read HANDLE OFF LEN      -> "ok HEX"
  *	close HANDLE
  *	put|put-absent|put-replace HEXKEY FILE  -> "ok"; replace: what was last listed
+ *	remove HEXKEY            -> "ok"; if it is what was last listed, when it was
  *	quit
  *
  * Errors are "err NAME sentence".
@@ -135,6 +136,14 @@ static void do_put(const char *verb, const char *key, const char *file)
 		close(fd);
 }
 
+static void do_remove(const char *key)
+{
+	const struct object *o = listing_find(&listed, key);
+	struct why why = {0};
+
+	answer(store_remove(store, key, o != NULL ? &o->id : NULL, &why), &why);
+}
+
 static void obey(char *line)
 {
 	char *save = NULL, *verb = strtok_r(line, " ", &save), *one, *two, *three, *key;
@@ -160,6 +169,10 @@ static void obey(char *line)
 	} else if (strncmp(verb, "put", 3) == 0 && two != NULL) {
 		key = unhex(one);
 		do_put(verb, key, two);
+		free(key);
+	} else if (strcmp(verb, "remove") == 0 && one != NULL) {
+		key = unhex(one);
+		do_remove(key);
 		free(key);
 	} else {
 		puts("err EINVAL");

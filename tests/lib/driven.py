@@ -117,6 +117,10 @@ class Store:
         """Writes a file's content."""
         self.ask(verb, key.encode().hex(), path)
 
+    def remove(self, key):
+        """Deletes an object, if it is what was listed last."""
+        self.ask("remove", key.encode().hex())
+
 
 def sentence(url, *args, **kwargs):
     """What a listing fails with: (errno's name, sentence)."""

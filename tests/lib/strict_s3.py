@@ -79,6 +79,7 @@ class StrictS3:
         self.clock = 0                # seconds that the server is ahead
         self.page, self.encode, self.tokens = 1000, True, True
         self.quoted, self.honour_if_match, self.etags = True, True, True
+        self.conditional_delete = True
         self.slow, self.complete_errors, self.moves = 0, 0, 0
         self.payer = False
         self.epoch = 0
@@ -269,7 +270,21 @@ class StrictS3:
         if request.method == "DELETE" and "uploadId" in request.query:
             self.uploads.pop(request.query["uploadId"], None)
             return Answer(204)
+        if request.method == "DELETE":
+            return self.serve_delete(request, key)
         raise Refused(405, "MethodNotAllowed")
+
+    def serve_delete(self, request, key):
+        """Removes a key; conditional where the server knows that."""
+        want = request.headers.get("If-Match")
+        if want is not None and not self.conditional_delete:
+            raise Refused(501, "NotImplemented")
+        with self.lock:
+            one = self.objects.get(key)
+            if want is not None and (one is None or want != f'"{one.etag}"'):
+                raise Refused(412, "PreconditionFailed")
+            self.objects.pop(key, None)
+        return Answer(204)
 
     def object_headers(self, one):
         """Of GET and HEAD."""

@@ -111,6 +111,30 @@ def test_overwrite_between_list_and_get(server):
                 s.read(handle, 60000, 60000)
 
 
+@pytest.mark.parametrize("conditional", [True, False])
+def test_remove(server, conditional):
+    """What is there and what was listed; nothing else."""
+    server.conditional_delete = conditional
+    server.put("run/a", b"1")
+    server.put("run/b", b"2")
+    with store(server, "/run") as s:
+        s.list()
+        s.remove("a")
+        assert list(s.list()) == ["b"]
+        with pytest.raises(Failed, match="ENOENT"):
+            s.remove("a")
+        server.put("run/b", b"another")
+        with pytest.raises(Failed, match="ESTALE"):
+            s.remove("b")
+        s.list()
+        server.s3.fault("DELETE /bucket/run/b", "status", times=9, status=403)
+        with pytest.raises(Failed, match="EACCES"):
+            s.remove("b")
+        server.s3.faults.clear()
+        s.remove("b")
+        assert not s.list()
+
+
 def test_cut_range_is_resumed_and_pinned(server):
     """Half a body, then the rest by another request; an overwrite in between shows."""
     server.put("o", bytes(range(256)) * 2000)

@@ -438,6 +438,35 @@ static void test_put_if(void **state)
 	store_free(s);
 }
 
+static void test_remove(void **state)
+{
+	struct store *s = open_store("", false);
+	struct put_condition absent = {.absent = true};
+	struct source src = source_memory("x", 1);
+	struct identity first;
+	struct why why = {0};
+
+	assert_int_equal(put_text(s, "one", &absent, &why), 0);
+	first = identity_of(s);
+	assert_int_equal(store_put(s, "anchors/step/a", &src, &why), 0);
+	assert_int_equal(store_put(s, "anchors/step/b", &src, &why), 0);
+	assert_int_equal(store_remove(s, "../x", NULL, &why), -EINVAL);
+	assert_int_equal(store_remove(s, "anchors/none/a", NULL, &why), -ENOENT);
+	assert_int_equal(store_remove(s, "anchors/step/c", NULL, &why), -ENOENT);
+	assert_non_null(strstr(why.text, "is not there"));
+	assert_int_equal(store_remove(s, "anchors", NULL, &why) < 0, true);
+	assert_int_equal(store_remove(s, "anchors/step/a", &first, &why), -ESTALE);
+	assert_int_equal(store_remove(s, "anchors/step/a", NULL, &why), 0);
+	assert_int_equal(access(at("anchors/step"), F_OK), 0);
+	/* With the last one its directory goes, but not the one at the top. */
+	assert_int_equal(store_remove(s, "anchors/step/b", NULL, &why), 0);
+	assert_int_equal(access(at("anchors/step"), F_OK), -1);
+	assert_int_equal(access(at("anchors"), F_OK), 0);
+	assert_int_equal(store_remove(s, "pointer", &first, &why), 0);
+	expect_list(s, "", "");
+	store_free(s);
+}
+
 enum { RIVALS = 8, ROUNDS = 20 };
 
 struct rival {
@@ -506,6 +535,7 @@ int main(void)
 		scratch_test(test_put),
 		scratch_test(test_put_if),
 		scratch_test(test_put_if_rivals),
+		scratch_test(test_remove),
 		scratch_test(test_watch),
 		scratch_test(test_root_made_anew),
 		scratch_test(test_blob),
