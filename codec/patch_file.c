@@ -139,6 +139,22 @@ static int open_tensor(const struct patch_file *file, const struct st_tensor *t,
 	return ret;
 }
 
+static int check_blobs(const struct patch_file *file, struct why *why)
+{
+	int ret = 0;
+
+	for (size_t i = 0; ret == 0 && i < file->count; i++) {
+		const struct st_tensor *t = &file->header->tensors[i];
+		char shown[128];
+
+		ret = patch_check(&file->patches[i], why);
+		if (ret < 0)
+			why_prefix(why, "\"%s\"",
+				   printable(shown, sizeof(shown), t->name, t->name_len));
+	}
+	return ret;
+}
+
 int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file,
 		    struct why *why)
 {
@@ -162,10 +178,13 @@ int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_fi
 			      file->count);
 		goto out;
 	}
+	/* First, since "damaged" says more than what the damage looks like. */
+	if (full)
+		ret = check_hash(file, why);
 	for (size_t i = 0; ret == 0 && i < file->count; i++)
 		ret = open_tensor(file, &file->header->tensors[i], &file->patches[i], why);
 	if (ret == 0 && full)
-		ret = patch_file_check(file, why);
+		ret = check_blobs(file, why);
 out:
 	if (ret < 0)
 		patch_file_free(file);
@@ -178,16 +197,7 @@ int patch_file_check(const struct patch_file *file, struct why *why)
 {
 	int ret = check_hash(file, why);
 
-	for (size_t i = 0; ret == 0 && i < file->count; i++) {
-		const struct st_tensor *t = &file->header->tensors[i];
-		char shown[128];
-
-		ret = patch_check(&file->patches[i], why);
-		if (ret < 0)
-			why_prefix(why, "\"%s\"",
-				   printable(shown, sizeof(shown), t->name, t->name_len));
-	}
-	return ret;
+	return ret == 0 ? check_blobs(file, why) : ret;
 }
 
 void patch_file_use(struct patch_file *file, const struct rice_kernel *kernel)
