@@ -151,20 +151,19 @@ static void divide(struct delta *d)
 	const uint64_t threads = MIN((uint64_t)MAX(d->in->jobs, 1U), d->bytes / shard_min);
 	const uint64_t want = MAX(MAX(d->bytes / shard_max + 1, threads), UINT64_C(1));
 	const uint64_t share = d->bytes / want + 1;
-	uint64_t in_shard = share; /* the first tensor begins the first one */
+	uint64_t placed = 0;
 
 	for (size_t i = 0; i < d->changed; i++) {
-		if (in_shard >= share) {
+		if (placed >= d->count * share) {
 			d->shards[d->count++] = (struct shard){
 				.in = d->in,
 				.tensors = &d->tensors[i],
 				.entries = &d->entries[i],
 				.fd = -1,
 			};
-			in_shard = 0;
 		}
 		d->shards[d->count - 1].count++;
-		in_shard += d->entries[i].bytes;
+		placed += d->entries[i].bytes;
 	}
 }
 
@@ -298,9 +297,13 @@ static int hfdir_anchor(const struct pub_input *in, struct pub_objects *out, str
 	for (size_t i = 0; i < in->count; i++)
 		total += in->tensors[i].bytes;
 	hfdir_index_begin(&index, false, in->version, 0, total);
-	for (size_t i = 0; err == 0 && i < in->companion_count; i++)
-		if (strcmp(in->companions[i].name, index_name) != 0)
-			err = add_file(in, out, &in->companions[i], in->companions[i].name, why);
+	for (size_t i = 0; err == 0 && i < in->companion_count; i++) {
+		const struct pub_file *f = &in->companions[i];
+
+		/* Receivers copy what is directly in it. */
+		if (strcmp(f->name, index_name) != 0 && strchr(f->name, '/') == NULL)
+			err = add_file(in, out, f, f->name, why);
+	}
 	for (size_t i = 0; err == 0 && i < in->file_count; i++)
 		err = add_weights(in, out, &in->files[i], &index, why);
 	hfdir_index_end(&index);

@@ -4,8 +4,9 @@
  * (codec/write_trl.h), so that its receivers can follow a run that is published from here.
  *
  * Keys are TRL's own, anchors/step_N and deltas/step_N, the same at every attempt.  An anchor is
- * one file with every tensor, however many files the checkpoint has.  v1 counts without holes, so
- * there a step without changes is a delta of no tensors; in v3 such a number has no object.
+ * one file with every tensor, however many files the checkpoint has, and has no delta beside it. v1
+ * counts without holes, so there a step without changes is a delta of no tensors; in v3 such a
+ * number has no object.
  *
  * Which elements change is what the patches say; their new values are picked out of the new state.
  * Two walks over the patches: to count, for the header, and to write.  Memory is a batch of one
@@ -242,6 +243,7 @@ const struct pub_encoding pub_trl_v1 = {
 	.delta = v1_delta,
 	.anchor = v1_anchor,
 	.empty = true,
+	.alone = true,
 	.overwrites = true,
 };
 
@@ -250,5 +252,6 @@ const struct pub_encoding pub_trl_v3 = {
 	.help = "TRL's v2 and v3 (gap_delta): 32 bits per changed element of bf16",
 	.delta = v3_delta,
 	.anchor = v3_anchor,
+	.alone = true,
 	.overwrites = true,
 };
