@@ -3,10 +3,10 @@
  * History: the list of generations, newest publication first, and the two pointers into it.
  *
  * A slot owns a reference.  It stays while one of these holds: it is current or newest; it is
- * pinned; its state has open handles; it was published (not asked for) and is among the last `keep`
- * published that no later publication of the same version has replaced.  A replaced slot hands its
- * pin to its successor. `current` and `newest` always point into the list, so they need no
- * reference of their own.
+ * pinned; its state has open handles; a load keeps it; it was published (not asked for) and is
+ * among the last `keep` published that no later publication of the same version has replaced.  A
+ * replaced slot hands its pin to its successor. `current` and `newest` always point into the list,
+ * so they need no reference of their own.
  *
  * The lock (LOCK_HISTORY) is held for list and pointer changes only.  What is dropped is collected
  * on a list of its own and released after the lock, because the last reference of a generation
@@ -20,30 +20,9 @@
 #include <stdlib.h>
 
 #include "cache/clock.h"
-#include "cache/lock.h"
+#include "fs/history_private.h"
 
-struct slot {
-	struct slot *next; /* published earlier */
-	struct generation *g;
-	bool pinned;
-	bool asked;    /* added by history_add_pinned(): not one of the last `keep` */
-	bool replaced; /* a later publication has the same version */
-	bool ready;    /* prepared, or nothing waits for that */
-};
-
-struct history {
-	struct lock lock;
-	struct condition changed; /* with lock: current or newest moved */
-	unsigned keep;
-	/* guarded by lock */
-	bool gated;	/* current follows what is ready only */
-	uint64_t moves; /* of newest and current, and wake-ups */
-	struct slot *slots;
-	struct slot *current, *newest;
-	int64_t held_until; /* monotonic; 0: not held */
-	void (*fn)(void *ctx);
-	void *fn_ctx;
-};
+static const int64_t SOON_MIN_NS = NSEC_PER_SEC / 100;
 
 struct generation *generation_ref(struct generation *g)
 {
@@ -88,6 +67,7 @@ void history_free(struct history *h)
 {
 	if (!h)
 		return;
+	guard_release_all(&h->guard);
 	slots_drop(h->slots);
 	condition_destroy(&h->changed);
 	lock_destroy(&h->lock);
@@ -111,7 +91,8 @@ static struct slot *retire(struct history *h)
 		bool regular = !s->asked && !s->replaced && s->g->state && kept < h->keep;
 
 		kept += regular;
-		if (regular || s->pinned || s == h->current || s == h->newest || slot_opens(s)) {
+		if (regular || s->pinned || s == h->current || s == h->newest || slot_opens(s) ||
+		    guard_uses(&h->guard, s)) {
 			at = &s->next;
 			continue;
 		}
@@ -134,16 +115,24 @@ static struct slot *wanted(struct history *h)
 	return h->current;
 }
 
-/* Lets current follow unless a hold keeps it; true when it moved. */
+/* Lets current follow unless something holds it; true when it moved. */
 static bool follow(struct history *h)
 {
 	struct slot *to = wanted(h);
+	int64_t now = clock_mono_ns();
+	bool held;
 
-	if (h->held_until && h->held_until <= clock_mono_ns())
+	if (h->held_until && h->held_until <= now)
 		h->held_until = 0;
-	if (h->current == to || (h->held_until && h->current))
+	guard_tick(&h->guard, now);
+	held = h->held_until || guard_held(&h->guard);
+	if (h->current == to || (held && h->current)) {
+		history_note_split(h);
 		return false;
+	}
 	h->current = to;
+	guard_moved(&h->guard, h->current);
+	history_note_split(h);
 	return true;
 }
 
@@ -251,7 +240,7 @@ int history_add_pinned(struct history *h, struct generation *g)
 	return 0;
 }
 
-static struct generation *slot_ref(const struct slot *s)
+struct generation *slot_ref(const struct slot *s)
 {
 	return s ? generation_ref(s->g) : NULL;
 }
@@ -336,6 +325,7 @@ void history_release(struct history *h)
 {
 	lock_take(&h->lock);
 	h->held_until = 0;
+	guard_release(&h->guard);
 	finish(h, follow(h));
 }
 
@@ -389,6 +379,23 @@ void history_wake(struct history *h)
 	h->moves++;
 	condition_broadcast(&h->changed);
 	lock_release(&h->lock);
+}
+
+int64_t history_wake_at(struct history *h)
+{
+	int64_t now = clock_mono_ns(), at = INT64_MAX;
+
+	lock_take(&h->lock);
+	if (h->held_until)
+		at = MAX(h->held_until, now);
+	if (h->guard.loads) {
+		/* A close, which tells nobody, may bring the end of a load nearer. */
+		int64_t soon = now + MAX(h->guard.settle / 2, SOON_MIN_NS);
+
+		at = MIN(at, MIN(soon, MAX(guard_deadline(&h->guard), now)));
+	}
+	lock_release(&h->lock);
+	return at;
 }
 
 static void entry_fill(struct history *h, const struct slot *s, struct history_entry *e)

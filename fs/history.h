@@ -4,9 +4,9 @@
  * is newest.
  *
  * The only mutable pointers to generations in the program.  `newest` moves with history_publish();
- * `current` follows it at once unless the guard or the gate (history_gate()) hold it back.  Kept:
- * the last `keep`, and what is current, pinned or has open handles.  One lock (LOCK_HISTORY), held
- * for pointer changes only.
+ * `current` follows it at once unless a hold, the load guard (fs/guard.h) or the gate
+ * (history_gate()) keeps it back.  Kept: the last `keep`, and what is current, pinned, has open
+ * handles or is being loaded.  One lock (LOCK_HISTORY), held for pointer changes only.
  */
 #ifndef FS_HISTORY_H
 #define FS_HISTORY_H
@@ -49,15 +49,52 @@ int history_pin(struct history *h, uint64_t version) MUST_CHECK;
 int history_unpin(struct history *h, uint64_t version) MUST_CHECK;
 void history_unpin_all(struct history *h);
 
-/* Guard: keeps current where it is for at most that long; a later call replaces the earlier.
- * Release ends it. */
+/* Keeps current where it is for at most that long; a later call replaces the earlier.  Release ends
+ * this and what the load guard holds. */
 void history_hold(struct history *h, int64_t ns);
 void history_release(struct history *h);
 /* Lets current follow when a hold has run out, and retires what need not be kept.  Call about once
  * a second. */
 void history_tick(struct history *h);
-/* Monotonic time when the hold ends, or 0. */
+/* Monotonic time when what history_hold() began ends, or 0. */
 int64_t history_held_until(struct history *h);
+/* When to call history_tick() at the latest, or INT64_MAX. */
+int64_t history_wake_at(struct history *h);
+
+/* ---- the load guard ---- */
+
+/* Before there are threads.  Without it, or with settle 0, nothing is guarded. */
+void history_set_guard(struct history *h, int64_t settle_ns, int64_t max_hold_ns);
+bool history_guarded(const struct history *h);
+/* Another number when the view of any process may be another. */
+uint64_t history_epoch(struct history *h);
+/* A process opens a weight file that it looked up by plain path.  `epoch`: from before the look-up;
+ * NULL: unknown, take it as it is.  *out_id: for the two below; *out_new: this began a load.
+ * -ESTALE: what was looked up may be of another view than the process has now; it keeps that one
+ * for now, so that looking up again helps.  -ENOMEM. */
+int history_load_opened(struct history *h, int pid, const char *name, const uint64_t *epoch,
+			uint64_t *out_id, bool *out_new) MUST_CHECK;
+void history_load_named(struct history *h, uint64_t id, const char *command);
+void history_load_closed(struct history *h, uint64_t id);
+/* Does a process see another version than the current one? (cheap) */
+bool history_split(const struct history *h);
+/* What the plain paths show to a process (0: to others); a reference or NULL. */
+struct generation *history_view(struct history *h, int pid);
+
+struct history_load {
+	int pid; /* 0: processes that cannot be told apart */
+	char command[16];
+	uint64_t version;
+	bool holds;	    /* keeps current from moving; else only the process's own view */
+	int64_t began, end; /* monotonic; end: at the latest */
+	unsigned open, opens;
+	char *files; /* names, newlines between them */
+};
+/* Those under way, longest first; history_loads_free() frees. */
+int history_loads(struct history *h, struct history_load **out, size_t *out_count) MUST_CHECK;
+void history_loads_free(struct history_load *v, size_t count);
+/* How many holds have lasted as long as they may so far, and of the last one the longest load. */
+uint64_t history_expired(struct history *h, int *out_pid, char out_command[16]);
 
 /* Gate, set before the first publication: current follows a generation only once it was said to be
  * ready (its pages are resident, its files written out).  Where nothing is shown yet it does not

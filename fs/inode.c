@@ -113,11 +113,11 @@ void inode_put(struct inode *inode)
 	inode->node = NULL;
 }
 
-int inode_view(struct inodes *t, const struct place *place, struct generation **out_g,
+int inode_view(struct inodes *t, const struct inode *dir, struct generation **out_g,
 	       struct node **out_node)
 {
-	struct generation *g = history_current(t->stack->history);
-	struct node *node = g ? node_walk(g->root, place->path) : NULL;
+	struct generation *g = history_view(t->stack->history, dir->viewer);
+	struct node *node = g ? node_walk(g->root, dir->place->path) : NULL;
 
 	if (!node || node->kind != NODE_DIR) {
 		generation_unref(g);
@@ -146,9 +146,10 @@ static int place_below(struct inodes *t, const struct place *dir, const char *na
 	return ret;
 }
 
-static int child_of_view(struct inodes *t, const struct place *dir, const char *name,
+static int child_of_view(struct inodes *t, const struct inode *in, const char *name,
 			 struct inode *out)
 {
+	const struct place *dir = in->place;
 	struct generation *g;
 	struct node *node;
 	int ret;
@@ -157,7 +158,7 @@ static int child_of_view(struct inodes *t, const struct place *dir, const char *
 		inode_of_fixed(INO_WEIGHTFS, out);
 		return 0;
 	}
-	ret = inode_view(t, dir, &g, &node);
+	ret = inode_view(t, in, &g, &node);
 	if (ret < 0)
 		return ret;
 	node = node_child(node, name);
@@ -290,7 +291,7 @@ int inode_child(struct inodes *t, const struct inode *dir, const char *name, str
 
 	switch (dir->kind) {
 	case INODE_FIXED: return child_of_fixed(t, dir->ino, name, out);
-	case INODE_VIEW_DIR: return child_of_view(t, dir->place, name, out);
+	case INODE_VIEW_DIR: return child_of_view(t, dir, name, out);
 	case INODE_BUCKET_DIR: return child_of_bucket(t, dir->place, name, out);
 	case INODE_BUCKET_FILE: return -ENOTDIR;
 	case INODE_NODE: break;
@@ -321,11 +322,12 @@ static int each_of_node(const struct node *dir, inode_each_fn fn, void *ctx)
 	return ret;
 }
 
-static int each_of_view(struct inodes *t, const struct place *dir, inode_each_fn fn, void *ctx)
+static int each_of_view(struct inodes *t, const struct inode *in, inode_each_fn fn, void *ctx)
 {
+	const struct place *dir = in->place;
 	struct generation *g;
 	struct node *node;
-	int ret = inode_view(t, dir, &g, &node);
+	int ret = inode_view(t, in, &g, &node);
 
 	if (ret < 0)
 		return dir->ino == INO_ROOT ? 0 : ret;
@@ -445,7 +447,7 @@ int inode_each(struct inodes *t, const struct inode *dir, inode_each_fn fn, void
 {
 	switch (dir->kind) {
 	case INODE_FIXED: return each_of_fixed(t, dir->ino, fn, ctx);
-	case INODE_VIEW_DIR: return each_of_view(t, dir->place, fn, ctx);
+	case INODE_VIEW_DIR: return each_of_view(t, dir, fn, ctx);
 	case INODE_BUCKET_DIR: return each_of_bucket(t, dir->place, fn, ctx);
 	case INODE_BUCKET_FILE: return -ENOTDIR;
 	case INODE_NODE: break;
@@ -490,18 +492,18 @@ static int attr_of_fixed(struct inodes *t, uint64_t ino, struct stat *st, int64_
 	return 0;
 }
 
-static int attr_of_view(struct inodes *t, const struct place *place, struct stat *st,
+static int attr_of_view(struct inodes *t, const struct inode *dir, struct stat *st,
 			int64_t *out_mtime)
 {
 	struct generation *g;
 	struct node *node;
-	int ret = inode_view(t, place, &g, &node);
+	int ret = inode_view(t, dir, &g, &node);
 
 	st->st_mode = S_IFDIR | 0555;
 	if (ret == 0) {
 		*out_mtime = g->mtime_ns;
 		generation_unref(g);
-	} else if (place->ino == INO_ROOT) {
+	} else if (dir->ino == INO_ROOT) {
 		*out_mtime = t->stack->started_real_ns;
 		ret = 0;
 	}
@@ -516,7 +518,7 @@ int inode_attr(struct inodes *t, const struct inode *inode, struct stat *out)
 
 	switch (inode->kind) {
 	case INODE_FIXED: ret = attr_of_fixed(t, inode->ino, &st, &mtime); break;
-	case INODE_VIEW_DIR: ret = attr_of_view(t, inode->place, &st, &mtime); break;
+	case INODE_VIEW_DIR: ret = attr_of_view(t, inode, &st, &mtime); break;
 	case INODE_BUCKET_DIR: st.st_mode = S_IFDIR | 0555; break;
 	case INODE_BUCKET_FILE:
 		st.st_mode = S_IFREG | 0444;

@@ -21,6 +21,7 @@ struct inode {
 	enum inode_kind kind;
 	const struct place *place;
 	struct node *node; /* a reference */
+	int viewer;	   /* process for whom a view directory is looked at; 0: anybody */
 };
 
 struct inodes; /* opaque */
@@ -46,8 +47,9 @@ bool inode_immutable(const struct inode *inode);
  * reachable? */
 bool inode_names_fixed(const struct inode *dir);
 
-/* Generation (reference) and node (borrowed from it) that a view directory shows now; -ENOENT. */
-int inode_view(struct inodes *t, const struct place *place, struct generation **out_g,
+/* Generation (reference) and node (borrowed from it) that a view directory shows now to its viewer;
+ * -ENOENT. */
+int inode_view(struct inodes *t, const struct inode *dir, struct generation **out_g,
 	       struct node **out_node) MUST_CHECK;
 /* "versions/N", or empty when no version is current. */
 void inode_current_target(struct inodes *t, struct buf *out);

@@ -13,6 +13,7 @@
 
 #include "cache/lock.h"
 #include "fs/inode.h"
+#include "fs/recall.h"
 #include "fs/stack.h"
 
 #define TIMEOUT_FOREVER (365.0 * 86400)
@@ -29,6 +30,7 @@ struct front_handle {
 	/* a file or directory of a generation, or an object of the bucket */
 	struct node *node;
 	struct blob *blob;
+	uint64_t load; /* of the load guard: whose open this is, or 0 */
 	/* a directory */
 	struct handle_entry *entries;
 	size_t entry_count, entry_cap;
@@ -44,6 +46,8 @@ struct front {
 	struct inodes *inodes;
 	struct lock lock; /* LOCK_QUEUE: handles */
 	struct front_handle *handles;
+	struct lock recall_lock; /* LOCK_QUEUE: recall */
+	struct recall recall;
 };
 
 struct front *front_new(struct stack *stack); /* NULL: out of memory */
@@ -89,6 +93,18 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 /* ops_data.c */
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+
+/* ops_load.c */
+/* The process for whom names are looked up, where that makes a difference, else 0. */
+int load_viewer(fuse_req_t req);
+/* Before a name is looked up: for load_looked_up(). */
+uint64_t load_epoch(struct front *f);
+/* A name was looked up; child NULL: not found. */
+void load_looked_up(fuse_req_t req, const struct inode *dir, const char *name,
+		    const struct inode *child, uint64_t epoch);
+/* A file of a generation is being opened.  -ESTALE: answer that, the kernel looks the name up
+ * again. -ENOMEM. */
+int load_opened(fuse_req_t req, struct front_handle *h, const struct node *node) MUST_CHECK;
 
 /* ops_special.c */
 void special_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);

@@ -83,6 +83,15 @@ static int open_object(struct front *f, const struct place *place, struct front_
 	return ret;
 }
 
+static int open_node(fuse_req_t req, struct front_handle *h, struct node *node)
+{
+	int ret = load_opened(req, h, node);
+
+	if (ret == 0)
+		handle_pin(h, node);
+	return ret;
+}
+
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct front *f = front_of(req);
@@ -108,7 +117,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	else if (inode.kind == INODE_BUCKET_FILE)
 		ret = open_object(f, inode.place, h);
 	else if (inode.kind == INODE_NODE && inode.node->kind != NODE_DIR)
-		handle_pin(h, inode.node);
+		ret = open_node(req, h, inode.node);
 	else
 		ret = -EISDIR;
 	inode_put(&inode);

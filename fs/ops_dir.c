@@ -28,6 +28,7 @@ struct front *front_new(struct stack *stack)
 		return NULL;
 	f->stack = stack;
 	lock_init(&f->lock, LOCK_QUEUE);
+	lock_init(&f->recall_lock, LOCK_QUEUE);
 	f->inodes = inodes_new(stack);
 	if (!f->inodes) {
 		front_free(f);
@@ -43,6 +44,7 @@ void front_free(struct front *f)
 	while (f->handles)
 		handle_close(f, f->handles);
 	inodes_free(f->inodes);
+	lock_destroy(&f->recall_lock);
 	lock_destroy(&f->lock);
 	free(f);
 }
@@ -84,6 +86,8 @@ void handle_close(struct front *f, struct front_handle *h)
 	lock_release(&f->lock);
 	if (ph)
 		fuse_pollhandle_destroy(ph);
+	if (h->load)
+		history_load_closed(f->stack->history, h->load);
 	if (h->node)
 		node_closed(h->node);
 	node_unref(h->node);
@@ -128,6 +132,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		reply_stale(req);
 		return;
 	}
+	dir.viewer = load_viewer(req);
 	ret = -ENOMEM;
 	h = handle_new(f, ino);
 	if (!h)

@@ -63,6 +63,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct front *f = front_of(req);
 	struct fuse_entry_param e = {0};
+	uint64_t epoch = load_epoch(f);
 	struct inode dir, child;
 	int ret;
 
@@ -75,7 +76,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		reply_stale(req);
 		return;
 	}
+	dir.viewer = load_viewer(req);
 	ret = inode_child(f->inodes, &dir, name, &child);
+	load_looked_up(req, &dir, name, ret == 0 ? &child : NULL, epoch);
 	if (ret == 0) {
 		ret = inode_attr(f->inodes, &child, &e.attr);
 		e.ino = child.ino;
@@ -180,7 +183,7 @@ static struct state *state_of(struct front *f, const struct inode *inode)
 
 	if (inode->kind == INODE_NODE && inode->node->state)
 		return state_ref(inode->node->state);
-	if (inode->kind == INODE_VIEW_DIR && inode_view(f->inodes, inode->place, &g, &node) == 0) {
+	if (inode->kind == INODE_VIEW_DIR && inode_view(f->inodes, inode, &g, &node) == 0) {
 		if (g->state)
 			state = state_ref(g->state);
 		generation_unref(g);

@@ -32,6 +32,11 @@ const struct opt_def opt_defs[] = {
 	{"keep", 0, "N", "versions kept under .weightfs/versions (default 16)", true},
 	{"hole-grace", 0, "SECONDS", "wait that long for a number that was skipped (default 5)",
 	 false},
+	{"settle", 0, "SECONDS",
+	 "plain paths keep their version while they are being loaded and that long after "
+	 "(default 5; 0: never)",
+	 true},
+	{"max-hold", 0, "SECONDS", "but no longer than that (default 600)", true},
 	{"times", 0, "trust|ignore",
 	 "whether an object older than those before it belongs to an earlier run (default trust)",
 	 false},
@@ -74,6 +79,8 @@ void opts_init(struct opts *o)
 		.poll_ns = NSEC_PER_SEC,
 		.hole_grace_ns = 5 * NSEC_PER_SEC,
 		.timeout_ns = 60 * NSEC_PER_SEC,
+		.settle_ns = 5 * NSEC_PER_SEC,
+		.max_hold_ns = 600 * NSEC_PER_SEC,
 		.keep = 16,
 		.threads = 16,
 		.log_level = LOG_LEVEL_INFO,
@@ -159,6 +166,25 @@ static int set_hole_grace(struct opts *o, const char *name, const char *v, struc
 	return 0;
 }
 
+static int set_settle(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (parse_duration_ns(v, &o->settle_ns) < 0)
+		return bad_value(why, name, v, "a time (such as 5, 0.5, 500ms or 2m)");
+	return 0;
+}
+
+static int set_max_hold(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	int64_t ns;
+
+	if (parse_duration_ns(v, &ns) < 0 || ns == 0)
+		return bad_value(why, name, v,
+				 "a time above 0 (such as 600 or 10m); --settle 0 turns the "
+				 "guard off");
+	o->max_hold_ns = ns;
+	return 0;
+}
+
 static int set_timeout(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	int64_t ns;
@@ -241,6 +267,8 @@ static const struct {
 	{"poll", set_poll, 0, 0},
 	{"keep", set_keep, 0, 0},
 	{"hole-grace", set_hole_grace, 0, 0},
+	{"settle", set_settle, 0, 0},
+	{"max-hold", set_max_hold, 0, 0},
 	{"timeout", set_timeout, 0, 0},
 	{"times", set_times, 0, 0},
 	{"prefetch", set_prefetch, 0, 0},

@@ -15,7 +15,8 @@ struct opts {
 	uint64_t shard_size;
 	uint64_t cache_size; /* 0: no limit but the free space kept */
 	int64_t poll_ns, hole_grace_ns;
-	int64_t timeout_ns; /* of a read over the network */
+	int64_t timeout_ns;		/* of a read over the network */
+	int64_t settle_ns, max_hold_ns; /* of the load guard; settle 0: off */
 	unsigned keep, threads;
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;

@@ -251,6 +251,8 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 		s->nodes = nodes_new();
 		if (with_history)
 			s->history = history_new(opts->keep);
+		if (s->history != NULL)
+			history_set_guard(s->history, opts->settle_ns, opts->max_hold_ns);
 		if (s->nodes == NULL || (with_history && s->history == NULL))
 			ret = why_set(why, ENOMEM, "out of memory");
 	}

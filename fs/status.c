@@ -31,6 +31,7 @@ struct view {
 	struct run_report *report;	     /* a reference, or NULL */
 	struct history_entry *kept;
 	size_t kept_count;
+	struct status_loads loads;
 	int64_t now_real, held_ns; /* held_ns: how much longer, or 0 */
 	bool weights;		   /* the current generation has some */
 };
@@ -48,6 +49,7 @@ static void view_take(struct view *v, struct stack *s)
 		.held_ns = until > now ? until - now : 0,
 	};
 	v->weights = v->current != NULL && v->current->state != NULL;
+	status_loads_take(s, &v->loads);
 	if (history_list(s->history, &v->kept, &v->kept_count) < 0) {
 		v->kept = NULL;
 		v->kept_count = 0;
@@ -59,6 +61,7 @@ static void view_release(struct view *v)
 	generation_unref(v->current);
 	generation_unref(v->newest);
 	run_report_unref(v->report);
+	status_loads_release(&v->loads);
 	free(v->kept);
 }
 
@@ -149,9 +152,12 @@ static void line_store(struct store *store, struct buf *out)
 
 static void make_line(const struct view *v, struct buf *out)
 {
+	bool back = v->weights && v->newest != NULL && v->newest != v->current;
+
 	line_version(v, out);
-	if (v->weights && v->newest != NULL && v->newest != v->current)
+	if (back)
 		buf_addf(out, "; version %llu is ready", (ull)v->newest->version);
+	status_loads_line(&v->loads, back, out);
 	line_unshown(v, out);
 	if (v->held_ns > 0) {
 		buf_addstr(out, "; held for ");
@@ -264,6 +270,7 @@ void status_text(struct stack *s, struct buf *out)
 	buf_addstr(out, "mounted since: ");
 	human_date(out, s->started_real_ns);
 	buf_addstr(out, "\n");
+	status_loads_text(&v.loads, out);
 	text_versions(&v, out);
 	status_pointer_text(v.report, out);
 	text_report(&v, out);
@@ -425,6 +432,9 @@ void status_json(struct stack *s, struct buf *out)
 	put_generation(&v, root);
 	put(root, "line", text_json(buf_str(&line)));
 	put(root, "held_seconds", json_real((double)v.held_ns / NSEC_PER_SEC));
+	put(root, "loads", status_loads_json(&v.loads));
+	put(root, "settle_seconds", json_real((double)s->opts->settle_ns / NSEC_PER_SEC));
+	put(root, "max_hold_seconds", json_real((double)s->opts->max_hold_ns / NSEC_PER_SEC));
 	put(root, "mounted_since", json_real((double)s->started_real_ns / NSEC_PER_SEC));
 	put(root, "versions", versions_json(&v));
 	put(root, "pointer", status_pointer_json(v.report));
@@ -557,6 +567,7 @@ void status_metrics(struct stack *s, struct buf *out)
 
 	view_take(&v, s);
 	metrics_view(&v, out);
+	status_loads_metrics(&v.loads, out);
 	view_release(&v);
 	metric(out, "weightfs_versions_published_total", "counter", "Versions made visible.",
 	       counter(&counters.versions_published));

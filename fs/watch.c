@@ -70,6 +70,7 @@ struct watch {
 	struct run_report *report;     /* the one of the scan before, or NULL */
 	uint64_t newest;
 	char newest_lineage[9];
+	uint64_t expired; /* holds that have run out, as far as told */
 };
 
 int watch_new(struct run *run, struct history *history, int64_t poll_ns, struct watch **out)
@@ -183,6 +184,19 @@ static void count_newest(struct watch *w)
 		memcpy(w->newest_lineage, g->lineage, sizeof(w->newest_lineage));
 	}
 	generation_unref(g);
+}
+
+static void log_expired(struct watch *w)
+{
+	char command[16];
+	int pid;
+	uint64_t expired = history_expired(w->history, &pid, command);
+
+	if (expired != w->expired)
+		log_warning("process %d (%s) has been loading by plain path for --max-hold: the "
+			    "plain paths move on, what it has open stays what it is",
+			    pid, SHOWN(command));
+	w->expired = expired;
 }
 
 /* ---- the thread's work ---- */
@@ -305,9 +319,8 @@ static bool sleep_until(struct watch *w, int64_t until, bool listen)
 static int64_t next_wake(struct watch *w, int64_t next_scan)
 {
 	int64_t now = clock_mono_ns(), until = MIN(next_scan, now + TICK_NS);
-	int64_t held = history_held_until(w->history);
 
-	return held > 0 ? MIN(until, MAX(held, now)) : until;
+	return MIN(until, history_wake_at(w->history));
 }
 
 static int64_t next_scan(const struct watch *w)
@@ -369,6 +382,7 @@ static void *watch_main(void *arg)
 			scan(w);
 		do_pins(w);
 		history_tick(w->history);
+		log_expired(w);
 	}
 	cancel_all(w);
 	return NULL;

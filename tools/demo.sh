@@ -95,7 +95,8 @@ show_version() {
 cd "$work"
 mkdir bucket policy
 headline "an empty bucket, mounted"
-show weightfs mount --cache-dir cache --poll 0.2 --keep $((steps + 2)) bucket policy
+# What is read by plain path below is no load that has to stay in one version for long.
+show weightfs mount --cache-dir cache --poll 0.2 --settle 0.5 --keep $((steps + 2)) bucket policy
 show ls -li policy
 
 headline "a trainer starts (simulated: AdamW on $model, a step every $every s)"

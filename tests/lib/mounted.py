@@ -72,10 +72,13 @@ def unmount(path):
 
 
 class Mount:
-    """One foreground mount, a context manager.  `at`: its mount point, `dot`: .weightfs in it."""
+    """One foreground mount, a context manager.  `at`: its mount point, `dot`: .weightfs in it.
+
+    The load guard is off unless a settle time is given: most tests read while versions arrive and
+    look for the newest."""
 
     def __init__(self, source, base=None, shard_size=None, keep=None, poll=0.1, hole_grace=0,
-                 args=(), prefix=(), work=None, expect_exit=0):
+                 settle=0, args=(), prefix=(), work=None, expect_exit=0):
         self.source = source if "://" in str(source) else Path(source)
         self.prefix, self.expect_exit = list(prefix), expect_exit
         self.work = Path(work or tempfile.mkdtemp(prefix="weightfs-test-"))
@@ -83,7 +86,7 @@ class Mount:
         self.at = self.work / "mnt"
         self.dot = self.at / ".weightfs"
         self.log_path = self.work / "log"
-        self.args = ["--poll", poll, "--hole-grace", hole_grace,
+        self.args = ["--poll", poll, "--hole-grace", hole_grace, "--settle", settle,
                      "--cache-dir", self.work / "cache"]
         for flag, value in (("--base", base), ("--shard-size", shard_size), ("--keep", keep)):
             if value is not None:

@@ -36,8 +36,8 @@ def point(scratch):
 
 def mount(bucket, point, *args, **kwargs):
     """Mounts in the background with a cache of its own."""
-    return mounted.run("mount", "--poll", 0.1, "--cache-dir", point.parent / "cache", *args, bucket,
-                       point, **kwargs)
+    return mounted.run("mount", "--poll", 0.1, "--settle", 0, "--cache-dir",
+                       point.parent / "cache", *args, bucket, point, **kwargs)
 
 
 def daemon_pid(point):
@@ -119,7 +119,10 @@ def test_bad_starts(foreground, bucket, run, point, scratch):
 
 @pytest.mark.parametrize("words", [
     [], ["frobnicate"], ["mount"], ["mount", "a"], ["mount", "a", "b", "c"], ["mount", "--nope"],
-    ["mount", "--poll", "soon", "a", "b"], ["mount", "--keep", "-1", "a", "b"],
+    ["mount", "--settle", "soon", "a", "b"], ["mount", "--max-hold", "0", "a", "b"],
+    ["hold"], ["hold", "--for", "0", "a"], ["release", "a", "b"], ["pin", "a"], ["pin", "a", "x"],
+    ["unpin", "a", "-1"], ["mount", "--poll", "soon", "a", "b"],
+    ["mount", "--keep", "-1", "a", "b"],
     ["mount", "--shard-size", "huge", "a", "b"], ["mount", "--shard-size", "0", "a", "b"],
     ["mount", "-o", "nonsense", "a", "b"], ["mount", "--times", "maybe", "a", "b"],
     ["mount", "--log-level", "loud", "a", "b"], ["mount", "--base"], ["umount"], ["status"],

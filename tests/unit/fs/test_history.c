@@ -266,6 +266,88 @@ static void hold_keeps_current(void **unused)
 	history_free(h);
 }
 
+static uint64_t viewed(struct history *h, int pid)
+{
+	return version_of(history_view(h, pid));
+}
+
+static void loads_keep_current(void **unused)
+{
+	struct history *h = history_new(1);
+	struct history_load *v;
+	uint64_t epoch, a, b, ino;
+	char command[16];
+	size_t count;
+	bool fresh;
+	int pid;
+
+	clock_fake(1000 * NSEC_PER_SEC);
+	assert_false(history_guarded(h));
+	history_set_guard(h, 5 * NSEC_PER_SEC, 60 * NSEC_PER_SEC);
+	assert_true(history_guarded(h));
+	ino = publish(h, 1, "a");
+	assert_int_equal(history_wake_at(h), INT64_MAX);
+	epoch = history_epoch(h);
+	assert_int_equal(history_load_opened(h, 77, "x", &epoch, &a, &fresh), 0);
+	assert_true(fresh);
+	history_load_named(h, a, "python");
+	assert_int_equal(history_load_opened(h, 77, "y", &epoch, &a, &fresh), 0);
+	assert_false(fresh);
+	publish(h, 2, "a");
+	publish(h, 3, "a");
+	assert_int_equal(viewed(h, 77), 1);
+	assert_int_equal(viewed(h, 0), 1);
+	assert_int_equal(version_of(history_newest(h)), 3);
+	assert_false(history_split(h));
+	assert_int_equal(history_loads(h, &v, &count), 0);
+	assert_int_equal(count, 1);
+	assert_int_equal(v->pid, 77);
+	assert_string_equal(v->command, "python");
+	assert_int_equal(v->version, 1);
+	assert_int_equal(v->open, 2);
+	assert_true(v->holds);
+	assert_string_equal(v->files, "x\ny");
+	assert_int_equal(v->end - v->began, 60 * NSEC_PER_SEC);
+	history_loads_free(v, count);
+	assert_true(history_wake_at(h) <= clock_mono_ns() + 5 * NSEC_PER_SEC);
+
+	/* As long as it may: current moves on, the process keeps what it began with, though it
+	 * has nothing open at the moment and only one version is kept. */
+	clock_fake(1059 * NSEC_PER_SEC);
+	assert_int_equal(history_load_opened(h, 78, "x", &epoch, &b, &fresh), 0);
+	history_load_closed(h, b);
+	clock_fake(1060 * NSEC_PER_SEC);
+	history_tick(h);
+	assert_int_equal(viewed(h, 0), 3);
+	assert_int_equal(viewed(h, 77), 3);
+	assert_int_equal(viewed(h, 78), 1);
+	assert_true(history_split(h));
+	assert_true(alive(ino));
+	assert_int_equal(history_expired(h, &pid, command), 1);
+	assert_int_equal(pid, 77);
+	assert_string_equal(command, "python");
+
+	/* What was looked up before the move has to be looked up again, and then stays. */
+	assert_int_equal(history_load_opened(h, 79, "x", &epoch, &b, &fresh), -ESTALE);
+	publish(h, 4, "a");
+	assert_int_equal(viewed(h, 79), 3);
+	epoch = history_epoch(h);
+	assert_int_equal(history_load_opened(h, 79, "x", &epoch, &b, &fresh), 0);
+	assert_int_equal(viewed(h, 0), 3);
+	clock_fake(1064 * NSEC_PER_SEC);
+	assert_int_equal(viewed(h, 78), 3); /* over */
+	assert_false(history_split(h));
+	/* ... which somebody who looked a name up before may not have known */
+	assert_int_equal(history_load_opened(h, 78, "x", &epoch, &b, &fresh), -ESTALE);
+	history_tick(h);
+	assert_false(alive(ino));
+	history_release(h);
+	assert_int_equal(viewed(h, 0), 4);
+	assert_int_equal(viewed(h, 79), 3);
+	assert_int_equal(history_load_opened(h, 80, "x", NULL, &b, &fresh), 0);
+	history_free(h);
+}
+
 struct seen {
 	struct history *h;
 	unsigned calls;
@@ -394,6 +476,7 @@ int main(void)
 		cmocka_unit_test(asked_for_versions_take_no_place),
 		cmocka_unit_test(a_new_lineage_replaces_the_number),
 		cmocka_unit_test(hold_keeps_current),
+		cmocka_unit_test(loads_keep_current),
 		cmocka_unit_test(subscriber_hears_of_changes),
 		cmocka_unit_test(the_gate_waits_for_ready),
 		cmocka_unit_test(waiters_wake),

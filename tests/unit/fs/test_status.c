@@ -220,6 +220,46 @@ static void held(void **state)
 	expect_line(w, "version 2 = ", " old");
 }
 
+static void loading(void **state)
+{
+	struct world *w = *state;
+	struct buf b = {0};
+	uint64_t id;
+	bool fresh;
+	json_t *j, *load;
+
+	history_set_guard(w->s->history, 5 * NSEC_PER_SEC, 600 * NSEC_PER_SEC);
+	put_anchor(w);
+	expect_line(w, "version 1 = ", " old");
+	assert_int_equal(
+		history_load_opened(w->s->history, 123, "model.safetensors", NULL, &id, &fresh), 0);
+	history_load_named(w->s->history, id, "py\"thon");
+	expect_line(w, "version 1 = ", "; being loaded by pid 123 (py\\x22thon) for 0 s");
+	put_delta(w, "deltas/step_000002.safetensors", false);
+	expect_line(w, "version 1 = ",
+		    "; version 2 is ready, held back by pid 123 (py\\x22thon), loading for ");
+	assert_int_equal(
+		history_load_opened(w->s->history, 0, "model.safetensors", NULL, &id, &fresh), 0);
+	expect_line(w, "version 1 = ", " and 1 more, loading for ");
+	j = read_json(w);
+	load = json_array_get(json_object_get(j, "loads"), 0);
+	assert_int_equal(json_integer_value(json_object_get(load, "pid")), 123);
+	assert_true(json_is_true(json_object_get(load, "holds")));
+	assert_string_equal(json_string_value(json_array_get(json_object_get(load, "files"), 0)),
+			    "model.safetensors");
+	load = json_array_get(json_object_get(j, "loads"), 1);
+	assert_true(json_is_null(json_object_get(load, "pid")));
+	json_decref(j);
+	status_text(w->s, &b);
+	assert_non_null(strstr(buf_str(&b), "loads by plain path: 2\n  pid 123 "));
+	buf_release(&b);
+	status_metrics(w->s, &b);
+	assert_non_null(strstr(buf_str(&b), "\nweightfs_holding 2\n"));
+	buf_release(&b);
+	history_release(w->s->history);
+	expect_line(w, "version 2 = ", " old");
+}
+
 static void source_goes_away(void **state)
 {
 	struct world *w = *state;
@@ -293,6 +333,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(serving, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_object, setup, teardown),
 		cmocka_unit_test_setup_teardown(held, setup, teardown),
+		cmocka_unit_test_setup_teardown(loading, setup, teardown),
 		cmocka_unit_test_setup_teardown(source_goes_away, setup, teardown),
 		cmocka_unit_test_setup_teardown(pins, setup, teardown),
 		cmocka_unit_test(numbers_for_people),
