@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs of the program.  Each is `weightfs VERB ARGS...`, lives in tools/VERB.c, gets argv from
- * its own name on (argv[0] is the verb), writes what was asked for to stdout and errors as one line
- * to stderr, and returns the exit code.
+ * The verbs of the program.  Each is `weightfs VERB ARGS...`, lives in tools/VERB.c (those that
+ * write to a mount's control file in tools/control.c), gets argv from its own name on (argv[0] is
+ * the verb), writes what was asked for to stdout and errors as one line to stderr, and returns the
+ * exit code.
  */
 #ifndef TOOLS_VERBS_H
 #define TOOLS_VERBS_H
@@ -19,6 +20,10 @@ int verb_umount(int argc, char **argv);
 int verb_status(int argc, char **argv);
 int verb_wait(int argc, char **argv);
 int verb_follow(int argc, char **argv);
+int verb_hold(int argc, char **argv);
+int verb_release(int argc, char **argv);
+int verb_pin(int argc, char **argv);
+int verb_unpin(int argc, char **argv);
 int verb_log(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
 int verb_export(int argc, char **argv);

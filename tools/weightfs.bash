@@ -43,7 +43,7 @@ _weightfs() {
 	*)
 		case $verb:$cur in
 		*:-*) _weightfs_offer "$cur" -W "$(_weightfs_options "$verb")" ;;
-		umount:* | status:* | wait:*) _weightfs_offer "$cur" -W "$(_weightfs_mounts)" ;;
+		umount:* | status:* | wait:* | hold:* | release:* | pin:* | unpin:*) _weightfs_offer "$cur" -W "$(_weightfs_mounts)" ;;
 		inspect:*) _weightfs_offer "$cur" -f ;;
 		*) _weightfs_offer "$cur" -d ;;
 		esac

@@ -16,8 +16,8 @@ from lib import safetensors_py as st
 from lib.mounted import Mount, wait_until
 
 MODEL = "model.safetensors"
-VERBS = ["mount", "umount", "status", "wait", "log", "inspect", "export", "verify", "cache",
-         "simulate"]
+VERBS = ["mount", "umount", "status", "wait", "hold", "release", "pin", "unpin", "log", "inspect",
+         "export", "verify", "cache", "simulate"]
 
 
 @pytest.fixture(autouse=True)
