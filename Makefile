@@ -75,7 +75,8 @@ ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -fno-strict-aliasing -ffp-contract=off
 ALL_LDFLAGS = $(LDFLAGS) $(LDFLAGS_$(VARIANT))
 
 # One archive per layer, so that an upward call does not link.
-FRONT_SRC := $(wildcard fs/ops*.c $(addprefix fs/,control.c reply.c mount.c daemon.c))
+FRONT_SRC := $(wildcard fs/ops*.c $(addprefix fs/,control.c reply.c mount.c daemon.c passthrough.c \
+	herald.c settings.c))
 CODEC_SRC := $(wildcard codec/*.c)
 CACHE_SRC := $(wildcard cache/*.c)
 REMOTE_SRC := $(wildcard cache/remote/*.c)

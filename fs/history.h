@@ -103,7 +103,7 @@ void history_gate(struct history *h);
 void history_ready(struct history *h, const struct generation *g);
 /* Waits until current or newest has moved since *seen (0 at first), or for history_wake(); 0 or
  * -ETIMEDOUT. */
-int history_moved(struct history *h, uint64_t *seen, int64_t until_mono_ns) MUST_CHECK;
+int history_moved(struct history *h, uint64_t *seen, int64_t until_mono_ns);
 void history_wake(struct history *h);
 
 struct history_entry {

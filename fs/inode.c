@@ -81,7 +81,7 @@ static int inode_of_place(const struct place *p, struct inode *out)
 /* Takes over the reference. */
 static void inode_of_node(struct node *node, struct inode *out)
 {
-	*out = (struct inode){.ino = node->ino, .kind = INODE_NODE, .node = node};
+	*out = (struct inode){.ino = node_number(node), .kind = INODE_NODE, .node = node};
 }
 
 static void inode_of_fixed(uint64_t ino, struct inode *out)
@@ -104,6 +104,7 @@ int inode_get(struct inodes *t, uint64_t ino, struct inode *out)
 	if (!node)
 		return -ESTALE;
 	inode_of_node(node, out);
+	out->ino = ino; /* a node may have several */
 	return 0;
 }
 
@@ -526,6 +527,7 @@ int inode_attr(struct inodes *t, const struct inode *inode, struct stat *out)
 		mtime = inode->place->object.mtime_ns;
 		break;
 	case INODE_NODE:
+		st.st_ino = inode->node->ino;
 		st.st_mode = node_mode(inode->node);
 		st.st_size = (off_t)inode->node->size;
 		mtime = inode->node->mtime_ns;
@@ -546,7 +548,9 @@ bool inode_immutable(const struct inode *inode)
 	return inode->kind == INODE_NODE || inode->kind == INODE_BUCKET_FILE;
 }
 
-bool inode_names_fixed(const struct inode *dir)
+bool inode_name_fixed(const struct inode *dir, const struct inode *child)
 {
-	return dir->kind == INODE_NODE;
+	/* While files may become whole ones, a name may mean another number. */
+	return dir->kind == INODE_NODE && !(child->node && child->node->kind == NODE_WEIGHTS &&
+					    node_may_be_whole(child->node));
 }

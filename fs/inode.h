@@ -17,7 +17,7 @@
 #include "fs/stack.h"
 
 struct inode {
-	uint64_t ino;
+	uint64_t ino; /* the kernel's number; st_ino but for a node that has two */
 	enum inode_kind kind;
 	const struct place *place;
 	struct node *node; /* a reference */
@@ -43,9 +43,9 @@ int inode_each(struct inodes *t, const struct inode *dir, inode_each_fn fn, void
 int inode_attr(struct inodes *t, const struct inode *inode, struct stat *out) MUST_CHECK;
 /* Attributes and content that never change? */
 bool inode_immutable(const struct inode *inode);
-/* Is the name of a child of this directory bound to the same inode for as long as the directory is
- * reachable? */
-bool inode_names_fixed(const struct inode *dir);
+/* Is the name of this child of the directory bound to the same number for as long as the directory
+ * is reachable? */
+bool inode_name_fixed(const struct inode *dir, const struct inode *child);
 
 /* Generation (reference) and node (borrowed from it) that a view directory shows now to its viewer;
  * -ENOENT. */

@@ -10,32 +10,37 @@
  *connection, so that programs that still have files open get errors instead of keeping us.
  *
  * Once the kernel has been answered (the ready thread looks at the root to know), the read-ahead
- *window can be set: before, INIT would set it back.  Then the mount counts as usable.
+ * window can be set (before, INIT would set it back), and what uses the mount itself begins: the
+ * herald and the preparing thread.  Then the mount counts as usable.
  *
- * Threads: main runs the loop; workers of libfuse; the signal thread; the ready thread; the watch.
- *All are started after the fork and joined before the end.
+ * Threads: main runs the loop; workers of libfuse; the signal thread; the ready thread; the watch;
+ * herald and preparing thread.  All are started after the fork and joined before the end: those
+ * that use the mount after the connection was closed, which is what ends a request of theirs.
  */
 #include "fs/mount.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "cache/fileio.h"
 #include "cache/log.h"
 #include "fs/daemon.h"
+#include "fs/herald.h"
 #include "fs/mountpoint.h"
 #include "fs/ops.h"
+#include "fs/prepare.h"
 #include "fs/reply.h"
+#include "fs/settings.h"
 #include "fs/status.h"
 
-enum { WORKERS_MIN = 16, READ_AHEAD_KB = 1024 };
+enum { WORKERS_MIN = 16 };
 
 struct mount {
 	struct opts *opts;
@@ -44,12 +49,15 @@ struct mount {
 	struct front *front;
 	struct fuse_session *session;
 	struct daemon_signals *signals;
+	struct prepare *prepare; /* these two: the ready thread's until it was joined */
+	struct herald *herald;
 	char *point; /* resolved */
 	pthread_t ready_thread;
 	bool log_elsewhere; /* the log is not the terminal: tell it, too, what the terminal is told
 			     */
 	bool ready_started;
-	int ready_err; /* of the ready thread; read after it was joined */
+	struct why ready_why;	/* of the ready thread; read after it was joined */
+	struct why through_why; /* why nothing can be passed through */
 };
 
 static char
@@ -247,6 +255,7 @@ static int session_new(struct mount *m, const char *options, struct why *why)
 	if (!m->session)
 		return why_set(why, EINVAL, "the mount options are refused: %s",
 			       fuse_said[0] ? fuse_said : options);
+	m->front->passthrough.device.session = m->session;
 	return session_mount(m, why);
 }
 
@@ -273,44 +282,48 @@ static int session_loop(struct mount *m)
 
 /* ---- ready ---- */
 
-/* Sets the mount's read-ahead window and says what took effect. */
-static void set_read_ahead(dev_t dev)
+static int try_passthrough(void *ctx, const char *dir, struct why *why)
 {
-	char path[80], text[16] = "";
-	int fd, len = snprintf(text, sizeof(text), "%d", READ_AHEAD_KB);
+	return passthrough_try(ctx, dir, why);
+}
 
-	if (geteuid() != 0) {
-		log_info("read-ahead stays at the kernel's window; a mount by root gets %d KiB",
-			 READ_AHEAD_KB);
-		return;
-	}
-	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(dev), minor(dev));
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0 || write(fd, text, (size_t)len) != len) {
-		log_warning("%s cannot be written (%s): sequential reads will be slower", path,
-			    strerrordesc_np(errno));
-	} else {
-		ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+/* What looks into our own mount, or needs an answered INIT. */
+static int start_users(struct mount *m, struct why *why)
+{
+	const struct prepare_config config = {
+		.stack = m->stack,
+		.mountpoint = m->point,
+		.ops = m->front->passthrough.wanted ? &passthrough_ops : NULL,
+		.ops_ctx = &m->front->passthrough,
+		.push = settings_push,
+		.push_ctx = &m->front->passthrough.device,
+		.try = try_passthrough,
+	};
+	int ret = herald_start(m->front, m->point, &m->herald);
 
-		text[n > 0 ? n : 0] = 0;
-		text[strcspn(text, "\n")] = 0;
-		log_info("read-ahead of the mount: %s KiB", text);
-	}
-	if (fd >= 0)
-		close(fd);
+	if (ret < 0)
+		return why_set(why, -ret, "threads cannot be started: %s", strerrordesc_np(-ret));
+	*why = m->through_why;
+	return prepare_start(&config, &m->prepare, why);
 }
 
 static void *ready_thread(void *ctx)
 {
 	struct mount *m = ctx;
 	struct buf line = {0};
+	struct why why = {0};
 	struct stat st;
 
 	if (stat(m->point, &st) < 0 || st.st_ino != INO_ROOT) {
-		m->ready_err = ENOTCONN;
+		why_set(&m->ready_why, ENOTCONN, "the mount ended before it could be used");
 		return NULL; /* unmounted, or ended by a signal, before it began */
 	}
-	set_read_ahead(st.st_dev);
+	settings_apply(st.st_dev, &m->stack->serving);
+	if (start_users(m, &why) < 0) {
+		m->ready_why = why;
+		kill(getpid(), SIGTERM);
+		return NULL;
+	}
 	status_line(m->stack, &line);
 	log_info("%s on %s: %s", m->stack->store->name, m->point, buf_str(&line));
 	buf_release(&line);
@@ -328,6 +341,18 @@ static void on_signal(void *ctx, int sig)
 	log_info("signal %d: unmounting", sig);
 	fuse_session_exit(m->session);
 	watch_stop(m->stack->watch);
+}
+
+/* Only `always` insists. */
+static int want_passthrough(struct mount *m, struct why *why)
+{
+	int ret = passthrough_want(&m->front->passthrough, m->session, &m->through_why);
+
+	if (ret == 0 || m->opts->materialize != MATERIALIZE_ALWAYS)
+		return 0;
+	*why = m->through_why;
+	why_prefix(why, "--materialize always");
+	return ret;
 }
 
 static int prepare(struct mount *m, struct why *why)
@@ -349,6 +374,8 @@ static int prepare(struct mount *m, struct why *why)
 	if (ret == 0 && (ret = chdir("/")) < 0)
 		ret = why_set(why, errno, "the root directory cannot be entered");
 	if (ret == 0)
+		prepare_gate(m->stack);
+	if (ret == 0)
 		ret = run_scan(m->stack->run, why);
 	if (ret == 0) {
 		m->front = front_new(m->stack);
@@ -358,6 +385,8 @@ static int prepare(struct mount *m, struct why *why)
 	daemon_signals_block();
 	if (ret == 0)
 		ret = session_new(m, buf_str(&options), why);
+	if (ret == 0 && m->opts->materialize != MATERIALIZE_NEVER)
+		ret = want_passthrough(m, why);
 	buf_release(&options);
 	return ret;
 }
@@ -388,10 +417,13 @@ static void take_down(struct mount *m)
 	if (m->stack)
 		watch_stop(m->stack->watch);
 	if (m->session) {
+		device_close(&m->front->passthrough.device);
 		fuse_session_unmount(m->session);
 		/* Its look at the root ends with the connection at the latest. */
 		if (m->ready_started)
 			pthread_join(m->ready_thread, NULL);
+		prepare_end(m->prepare);
+		herald_end(m->herald);
 		fuse_session_destroy(m->session);
 	}
 	if (m->stack)
@@ -421,8 +453,10 @@ int mount_run(struct opts *opts)
 			ret = 0; /* also a signal's number */
 	}
 	take_down(&m);
-	if (ret == 0 && m.ready_err)
-		ret = why_set(&why, m.ready_err, "the mount ended before it could be used");
+	if (ret == 0 && m.ready_why.err) {
+		why = m.ready_why;
+		ret = -why.err;
+	}
 	if (ret < 0) {
 		if (m.log_elsewhere)
 			log_error("%s", why.text);

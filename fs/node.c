@@ -21,14 +21,7 @@
 #include <stdlib.h>
 
 #include "cache/fileio.h"
-#include "cache/lock.h"
-#include "cache/table.h"
-
-struct nodes {
-	struct lock lock;
-	struct table *table; /* number -> node; guarded by lock */
-	uint64_t next;	     /* atomic */
-};
+#include "fs/node_internal.h"
 
 struct nodes *nodes_new(void)
 {
@@ -270,7 +263,11 @@ void node_unref(struct node *n)
 		return;
 	lock_take(&n->nodes->lock);
 	table_remove(n->nodes->table, n->ino);
+	for (unsigned i = 0; i < n->other_count; i++)
+		table_remove(n->nodes->table, n->others[i]);
 	lock_release(&n->nodes->lock);
+	whole_unref(n->whole);
+	free(n->others);
 	for (size_t i = 0; i < n->entry_count; i++) {
 		free(n->entries[i].name);
 		node_unref(n->entries[i].node);

@@ -6,6 +6,10 @@
  * anything else in the life of the process; a node that is in two generations (a companion file
  * that did not change) has one number.  Content, size, mtime never change. Numbers 1 ... NODE_FIRST
  * - 1 are the front's (root, .weightfs and what is in it).
+ *
+ * A file of weights may get a second number: while its bytes also lie in a plain file (a whole
+ * one), the kernel is given that number instead, since it cannot read one inode in both ways at
+ * once. Both are the same node and have the same st_ino.
  */
 #ifndef FS_NODE_H
 #define FS_NODE_H
@@ -19,6 +23,8 @@ struct node_entry {
 	char *name;
 	struct node *node; /* a reference */
 };
+
+struct whole;
 
 struct node {
 	uint64_t ino;
@@ -34,6 +40,26 @@ struct node {
 	char *bytes;	     /* BYTES: size bytes, owned */
 	struct node_entry *entries; /* DIR: by name, strcmp order */
 	size_t entry_count;
+	/* WEIGHTS; guarded by the registry's lock */
+	struct whole *whole; /* a reference, or NULL */
+	uint64_t *others;    /* second numbers that were ever given out */
+	unsigned other_count;
+};
+
+/* The bytes of a file of weights as a plain file that the kernel reads by itself. */
+struct whole {
+	int refs;		     /* atomic */
+	uint64_t ino;		     /* the second number; 0 until it is attached */
+	unsigned opens;		     /* guarded by the registry's lock */
+	int fd;			     /* owned; its lock keeps the file from being removed */
+	int32_t backing;	     /* under which the kernel knows fd */
+	const struct whole_ops *ops; /* borrowed; outlive it */
+	void *ctx;
+};
+
+struct whole_ops { /* the front's */
+	int (*backing_open)(void *ctx, int fd, int32_t *out);
+	void (*backing_close)(void *ctx, int32_t backing);
 };
 
 struct nodes; /* the registry: number -> node */
@@ -65,6 +91,26 @@ struct node *node_walk(struct node *dir, const char *path);
 
 /* Reads from a file node: exactly len bytes, clipped by the caller to size. */
 int node_read(struct node *n, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* Registers fd (taken over, also on failure) with the kernel. */
+int whole_new(int fd, const struct whole_ops *ops, void *ctx, struct whole **out) MUST_CHECK;
+void whole_unref(struct whole *w); /* NULL is fine */
+/* Makes it the node's (takes the reference over in any case); -EEXIST: it has one. */
+int node_attach(struct node *n, struct whole *w) MUST_CHECK;
+/* Takes it away, so that the node is known by its first number again; false: it is open, or there
+ * is none. */
+bool node_detach(struct node *n);
+/* From now on files may become whole ones, so a number is not all that a name can mean. */
+void nodes_allow_whole(struct nodes *n);
+bool node_may_be_whole(const struct node *n);
+/* Has it one? */
+bool node_is_whole(const struct node *n);
+/* The number by which the kernel should know it now. */
+uint64_t node_number(const struct node *n);
+/* To be called by an open of `number`: the whole file with a reference when it is to be read from
+ * there, or NULL.  whole_closed() gives it back. */
+struct whole *node_open_whole(struct node *n, uint64_t number);
+void whole_closed(struct nodes *nodes, struct whole *w); /* NULL is fine */
+
 /* Open handles keep a version from being retired. Call in pairs. */
 void node_opened(struct node *n);
 void node_closed(struct node *n);

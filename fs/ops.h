@@ -13,6 +13,7 @@
 
 #include "cache/lock.h"
 #include "fs/inode.h"
+#include "fs/passthrough.h"
 #include "fs/recall.h"
 #include "fs/stack.h"
 
@@ -29,6 +30,7 @@ struct front_handle {
 	uint64_t ino;
 	/* a file or directory of a generation, or an object of the bucket */
 	struct node *node;
+	struct whole *whole; /* the kernel reads this one by itself */
 	struct blob *blob;
 	uint64_t load; /* of the load guard: whose open this is, or 0 */
 	/* a directory */
@@ -42,12 +44,14 @@ struct front_handle {
 };
 
 struct front {
-	struct stack *stack; /* borrowed */
+	struct passthrough passthrough; /* first */
+	struct stack *stack;		/* borrowed */
 	struct inodes *inodes;
 	struct lock lock; /* LOCK_QUEUE: handles */
 	struct front_handle *handles;
 	struct lock recall_lock; /* LOCK_QUEUE: recall */
 	struct recall recall;
+	int herald; /* atomic: the thread whose changes of attributes are let through, or 0 */
 };
 
 struct front *front_new(struct stack *stack); /* NULL: out of memory */
@@ -67,6 +71,8 @@ static inline struct front *front_of(fuse_req_t req)
 struct front_handle *handle_new(struct front *f, uint64_t ino);
 /* Pins a node (takes a reference) until the handle is closed. */
 void handle_pin(struct front_handle *h, struct node *node);
+/* The same for a file, by the number it is opened as. */
+void handle_pin_file(struct front_handle *h, struct node *node);
 void handle_close(struct front *f, struct front_handle *h);
 
 static inline struct front_handle *handle_of(const struct fuse_file_info *fi)

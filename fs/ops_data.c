@@ -7,6 +7,9 @@
  * the end of the file, or with an error: a short reply would be taken for the end of the file and
  * kept as such.
  *
+ * A file that the kernel reads by itself (passthrough) is opened here and closed here, and that is
+ * all we hear of it.
+ *
  * A handle pins its node, so a file reads as the version that was opened for as long as it is open
  * or mapped, whatever became current since.
  *
@@ -59,6 +62,8 @@ static void reply_opened(fuse_req_t req, struct front_handle *h, struct fuse_fil
 	fi->noflush = 1;
 #endif
 	COUNT(opens, 1);
+	if (h->whole)
+		passthrough_reply(&front_of(req)->passthrough, h->whole, fi);
 	if (fuse_reply_open(req, fi) == -ENOENT)
 		handle_close(front_of(req), h);
 }
@@ -88,7 +93,7 @@ static int open_node(fuse_req_t req, struct front_handle *h, struct node *node)
 	int ret = load_opened(req, h, node);
 
 	if (ret == 0)
-		handle_pin(h, node);
+		handle_pin_file(h, node);
 	return ret;
 }
 

@@ -71,6 +71,12 @@ void handle_pin(struct front_handle *h, struct node *node)
 	node_opened(node);
 }
 
+void handle_pin_file(struct front_handle *h, struct node *node)
+{
+	handle_pin(h, node);
+	h->whole = node_open_whole(node, h->ino);
+}
+
 void handle_close(struct front *f, struct front_handle *h)
 {
 	struct fuse_pollhandle *ph;
@@ -88,8 +94,10 @@ void handle_close(struct front *f, struct front_handle *h)
 		fuse_pollhandle_destroy(ph);
 	if (h->load)
 		history_load_closed(f->stack->history, h->load);
-	if (h->node)
+	if (h->node) {
+		whole_closed(f->stack->nodes, h->whole);
 		node_closed(h->node);
+	}
 	node_unref(h->node);
 	blob_unref(h->blob);
 	buf_release(&h->text);

@@ -21,6 +21,7 @@
 #include <sys/statvfs.h>
 
 #include "fs/reply.h"
+#include "fs/settings.h"
 #include "fs/status.h"
 
 static void want(struct fuse_conn_info *conn, uint64_t flag, bool on)
@@ -50,8 +51,9 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_SPLICE_MOVE, false);
 	want(conn, FUSE_CAP_READDIRPLUS, false);
 	want(conn, FUSE_CAP_CACHE_SYMLINKS, false);
-	conn->max_background = 64;
-	conn->congestion_threshold = 48;
+	passthrough_init(&((struct front *)userdata)->passthrough, conn);
+	conn->max_background = SETTINGS_MAX_BACKGROUND;
+	conn->congestion_threshold = SETTINGS_MAX_BACKGROUND * 3 / 4;
 }
 
 static double attr_timeout(const struct inode *inode)
@@ -83,7 +85,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		ret = inode_attr(f->inodes, &child, &e.attr);
 		e.ino = child.ino;
 		e.attr_timeout = attr_timeout(&child);
-		e.entry_timeout = inode_names_fixed(&dir) ? TIMEOUT_FOREVER : 0;
+		e.entry_timeout = inode_name_fixed(&dir, &child) ? TIMEOUT_FOREVER : 0;
 		inode_put(&child);
 	}
 	inode_put(&dir);
@@ -121,7 +123,11 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 	int harmless = FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
 		       FUSE_SET_ATTR_CTIME;
 
-	if (ino == INO_CONTROL && !(to_set & ~harmless))
+	/* Our own herald touches names so that watchers get an event; nothing is changed by it. */
+	int herald = __atomic_load_n(&front_of(req)->herald, __ATOMIC_RELAXED);
+
+	if ((herald && fuse_req_ctx(req)->pid == herald) ||
+	    (ino == INO_CONTROL && !(to_set & ~harmless)))
 		op_getattr(req, ino, fi);
 	else
 		reply_err(req, -EROFS);

@@ -47,6 +47,20 @@ const struct opt_def opt_defs[] = {
 	 false},
 	{"prefetch", 0, "read|all",
 	 "fetch remote weights as they are read, or all of each new version (default read)", true},
+	{"warm", 0, NULL, "fill the page cache with a new version before it becomes current", true},
+	{"warm-budget", 0, "SIZE",
+	 "of a version at most SIZE (default: half of the memory that is available)", true},
+	{"materialize", 0, "auto|always|never",
+	 "write the newest version out whole, so that the kernel reads it like a local file: once "
+	 "it has stayed (default auto), or each one at once",
+	 true},
+	{"materialize-size", 0, "SIZE",
+	 "keep at most SIZE of such files (default: those of the current and newest version)",
+	 true},
+	{"materialize-after", 0, "SECONDS", "auto: how long it must have stayed (default 300)",
+	 true},
+	{"inotify", 0, "on|off",
+	 "give those who watch the mount an event at each switch (default on)", true},
 	{"timeout", 0, "SECONDS",
 	 "a read that waits for the network that long is an error (default 60)", false},
 	{"token-file", 0, "FILE",
@@ -82,6 +96,8 @@ void opts_init(struct opts *o)
 		.settle_ns = 5 * NSEC_PER_SEC,
 		.max_hold_ns = 600 * NSEC_PER_SEC,
 		.keep = 16,
+		.inotify = true,
+		.materialize_after_ns = 300 * NSEC_PER_SEC,
 		.threads = 16,
 		.log_level = LOG_LEVEL_INFO,
 		.ready_fd = -1,
@@ -146,6 +162,44 @@ static int set_cache_size(struct opts *o, const char *name, const char *v, struc
 	if (parse_size(v, &size) < 0 || size < CACHE_MIN)
 		return bad_value(why, name, v, "a size of at least 16M (such as 200GB)");
 	o->cache_size = size;
+	return 0;
+}
+
+static int set_budget(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	uint64_t size;
+
+	if (parse_size(v, &size) < 0 || size == 0)
+		return bad_value(why, name, v, "a size above 0 (such as 200GB or 512M)");
+	*(name[0] == 'w' ? &o->warm_budget : &o->materialize_size) = size;
+	return 0;
+}
+
+static int set_materialize(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	static const char *const words[] = {"auto", "always", "never"};
+
+	for (unsigned i = 0; i < ARRAY_LEN(words); i++) {
+		if (strcmp(v, words[i]) != 0)
+			continue;
+		o->materialize = (enum materialize)i;
+		return 0;
+	}
+	return bad_value(why, name, v, "\"auto\", \"always\" or \"never\"");
+}
+
+static int set_materialize_after(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (parse_duration_ns(v, &o->materialize_after_ns) < 0)
+		return bad_value(why, name, v, "a time (such as 300, 500ms or 10m)");
+	return 0;
+}
+
+static int set_inotify(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (strcmp(v, "on") != 0 && strcmp(v, "off") != 0)
+		return bad_value(why, name, v, "\"on\" or \"off\"");
+	o->inotify = v[1] == 'n';
 	return 0;
 }
 
@@ -272,6 +326,12 @@ static const struct {
 	{"timeout", set_timeout, 0, 0},
 	{"times", set_times, 0, 0},
 	{"prefetch", set_prefetch, 0, 0},
+	{"warm", NULL, 0, offsetof(struct opts, warm)},
+	{"warm-budget", set_budget, 0, 0},
+	{"materialize", set_materialize, 0, 0},
+	{"materialize-size", set_budget, 0, 0},
+	{"materialize-after", set_materialize_after, 0, 0},
+	{"inotify", set_inotify, 0, 0},
 	{"cache-dir", NULL, offsetof(struct opts, cache_dir), 0},
 	{"token-file", NULL, offsetof(struct opts, token_file), 0},
 	{"ca-file", NULL, offsetof(struct opts, ca_file), 0},

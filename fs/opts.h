@@ -7,6 +7,8 @@
 #include "codec/base.h"
 #include "codec/buf.h"
 
+enum materialize { MATERIALIZE_AUTO, MATERIALIZE_ALWAYS, MATERIALIZE_NEVER };
+
 struct opts {
 	char *source, *mountpoint;
 	char *base, *cache_dir, *log_file;
@@ -20,6 +22,11 @@ struct opts {
 	unsigned keep, threads;
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;
+	bool warm, inotify;
+	uint64_t warm_budget; /* 0: half of what memory has left */
+	enum materialize materialize;
+	uint64_t materialize_size; /* 0: what is current and newest */
+	int64_t materialize_after_ns;
 	bool prefetch_all;		     /* pull every new version's weights near */
 	bool no_sign_request, request_payer; /* of S3 */
 	const char *uploader; /* "s3" or "hf"; NULL: whichever can; no option here either */

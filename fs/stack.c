@@ -238,6 +238,7 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 	if (s == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	s->opts = opts;
+	serving_init(&s->serving);
 	s->started_real_ns = clock_real_ns();
 	ret = open_store(s, opts->source, false, &s->store, why);
 	if (ret == 0 && opts->base != NULL) {
@@ -391,6 +392,7 @@ int stack_new_writable(struct opts *opts, const char *place, struct stack **out,
 	if (s == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	s->opts = opts;
+	serving_init(&s->serving);
 	ret = open_writable(s, place, &s->store, why);
 	if (ret < 0)
 		stack_free(s);
@@ -419,5 +421,6 @@ void stack_free(struct stack *s)
 	store_free(s->base);
 	store_free(s->store);
 	http_free(s->http);
+	serving_destroy(&s->serving);
 	free(s);
 }

@@ -6,6 +6,7 @@
 
 #include "fs/opts.h"
 #include "fs/run.h"
+#include "fs/serving.h"
 #include "fs/watch.h"
 
 struct stack {
@@ -22,6 +23,7 @@ struct stack {
 	struct run *run;
 	struct watch *watch; /* NULL for tools */
 	int64_t started_real_ns;
+	struct serving serving; /* what the kernel gives, and how preparation goes */
 };
 
 /* with_history: as a mount has it (history and watch, thread not started); without: a tool that

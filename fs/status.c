@@ -283,6 +283,7 @@ void status_text(struct stack *s, struct buf *out)
 	text_cache(s, out);
 	buf_addstr(out, "\n");
 	status_blocks_text(s, out);
+	status_serving_text(s, out);
 	buf_addf(out, "weightfs %s\n", WEIGHTFS_VERSION);
 	view_release(&v);
 }
@@ -449,6 +450,7 @@ void status_json(struct stack *s, struct buf *out)
 			     : json_null());
 	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
 	put(root, "blocks", status_blocks_json(s));
+	put(root, "serving", status_serving_json(s));
 	put(root, "kernel", json_string(patch_kernel_name(kernel_chosen())));
 	put(root, "counters", counters_json());
 	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
@@ -469,7 +471,7 @@ static void metric_head(struct buf *out, const char *name, const char *type, con
 	buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void metric(struct buf *out, const char *name, const char *type, const char *help,
+void status_metric(struct buf *out, const char *name, const char *type, const char *help,
 		   uint64_t value)
 {
 	metric_head(out, name, type, help);
@@ -524,14 +526,14 @@ static void metrics_view(const struct view *v, struct buf *out)
 	metrics_info(v, out);
 	metric_version(out, "weightfs_version", "Version that the plain paths show.", v->current);
 	metric_version(out, "weightfs_newest_version", "Newest whole version.", v->newest);
-	metric(out, "weightfs_versions_kept", "gauge", "Versions that can be opened.",
-	       v->kept_count);
-	metric(out, "weightfs_open_handles", "gauge", "Open files and directories of versions.",
-	       opens);
-	metric(out, "weightfs_problems", "gauge", "Objects that cannot be used.",
-	       r != NULL ? r->problem_count : 0);
-	metric(out, "weightfs_source_reachable", "gauge", "1 when the last listing succeeded.",
-	       r != NULL && r->store_error == NULL);
+	status_metric(out, "weightfs_versions_kept", "gauge", "Versions that can be opened.",
+		      v->kept_count);
+	status_metric(out, "weightfs_open_handles", "gauge",
+		      "Open files and directories of versions.", opens);
+	status_metric(out, "weightfs_problems", "gauge", "Objects that cannot be used.",
+		      r != NULL ? r->problem_count : 0);
+	status_metric(out, "weightfs_source_reachable", "gauge",
+		      "1 when the last listing succeeded.", r != NULL && r->store_error == NULL);
 	metric_head(out, "weightfs_last_scan_timestamp_seconds", "gauge",
 		    "When the source was last looked at.");
 	buf_addf(out, "weightfs_last_scan_timestamp_seconds %.3f\n",
@@ -545,20 +547,22 @@ static void metrics_blocks(const struct stack *s, struct buf *out)
 	if (s->blocks == NULL)
 		return;
 	blockcache_stats(s->blocks, &st);
-	metric(out, "weightfs_block_disk_bytes", "gauge", "Remote bytes kept on disk.", st.used);
-	metric(out, "weightfs_block_memory_bytes", "gauge",
-	       "Remote bytes in memory that could not be kept on disk.", st.memory);
-	metric(out, "weightfs_block_hit_bytes_total", "counter", "Remote bytes read from disk.",
-	       st.hit_bytes);
-	metric(out, "weightfs_fetches_total", "counter", "Ranges asked of stores.", st.requests);
-	metric(out, "weightfs_fetch_errors_total", "counter", "Ranges that did not come.",
-	       st.failed);
-	metric(out, "weightfs_fetched_bytes_total", "counter", "Bytes that came from stores.",
-	       st.fetched_bytes);
-	metric(out, "weightfs_block_evicted_bytes_total", "counter",
-	       "Remote bytes dropped to make room.", st.evicted_bytes);
-	metric(out, "weightfs_block_damaged_total", "counter",
-	       "Pieces and files on disk found damaged, and dropped.", st.damaged);
+	status_metric(out, "weightfs_block_disk_bytes", "gauge", "Remote bytes kept on disk.",
+		      st.used);
+	status_metric(out, "weightfs_block_memory_bytes", "gauge",
+		      "Remote bytes in memory that could not be kept on disk.", st.memory);
+	status_metric(out, "weightfs_block_hit_bytes_total", "counter",
+		      "Remote bytes read from disk.", st.hit_bytes);
+	status_metric(out, "weightfs_fetches_total", "counter", "Ranges asked of stores.",
+		      st.requests);
+	status_metric(out, "weightfs_fetch_errors_total", "counter", "Ranges that did not come.",
+		      st.failed);
+	status_metric(out, "weightfs_fetched_bytes_total", "counter",
+		      "Bytes that came from stores.", st.fetched_bytes);
+	status_metric(out, "weightfs_block_evicted_bytes_total", "counter",
+		      "Remote bytes dropped to make room.", st.evicted_bytes);
+	status_metric(out, "weightfs_block_damaged_total", "counter",
+		      "Pieces and files on disk found damaged, and dropped.", st.damaged);
 }
 
 void status_metrics(struct stack *s, struct buf *out)
@@ -569,15 +573,18 @@ void status_metrics(struct stack *s, struct buf *out)
 	metrics_view(&v, out);
 	status_loads_metrics(&v.loads, out);
 	view_release(&v);
-	metric(out, "weightfs_versions_published_total", "counter", "Versions made visible.",
-	       counter(&counters.versions_published));
-	metric(out, "weightfs_reads_total", "counter", "Read requests.", counter(&counters.reads));
-	metric(out, "weightfs_read_bytes_total", "counter", "Bytes read.",
-	       counter(&counters.read_bytes));
-	metric(out, "weightfs_read_errors_total", "counter", "Read requests that failed.",
-	       counter(&counters.read_errors));
-	metric(out, "weightfs_opens_total", "counter", "Files opened.", counter(&counters.opens));
-	metric(out, "weightfs_lookups_total", "counter", "Names looked up.",
-	       counter(&counters.lookups));
+	status_metric(out, "weightfs_versions_published_total", "counter", "Versions made visible.",
+		      counter(&counters.versions_published));
+	status_metric(out, "weightfs_reads_total", "counter", "Read requests.",
+		      counter(&counters.reads));
+	status_metric(out, "weightfs_read_bytes_total", "counter", "Bytes read.",
+		      counter(&counters.read_bytes));
+	status_metric(out, "weightfs_read_errors_total", "counter", "Read requests that failed.",
+		      counter(&counters.read_errors));
+	status_metric(out, "weightfs_opens_total", "counter", "Files opened.",
+		      counter(&counters.opens));
+	status_metric(out, "weightfs_lookups_total", "counter", "Names looked up.",
+		      counter(&counters.lookups));
 	metrics_blocks(s, out);
+	status_serving_metrics(s, out);
 }

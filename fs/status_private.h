@@ -12,6 +12,15 @@
 void status_blocks_text(const struct stack *s, struct buf *out);
 /* A new object; null when no source is remote. */
 json_t *status_blocks_json(const struct stack *s);
+/* What the kernel gives to the mount, and how the newest version's preparation goes: lines,
+ * members put into the object, metrics. */
+void status_serving_text(struct stack *s, struct buf *out);
+json_t *status_serving_json(struct stack *s);
+void status_serving_metrics(struct stack *s, struct buf *out);
+
+/* "# HELP", "# TYPE" and a value, of status.c. */
+void status_metric(struct buf *out, const char *name, const char *type, const char *help,
+		   uint64_t value);
 
 /* What weightfs.json says of the run; null or nothing without one.  `r` may be NULL. */
 void status_pointer_text(const struct run_report *r, struct buf *out);

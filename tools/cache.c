@@ -42,7 +42,8 @@ static const struct cli cli = {
 		 "verify  hashes every block; damaged ones are dropped, and fetched again when "
 		 "needed\n"
 		 "prune   removes what was not used for longest, until --to SIZE is left\n"
-		 "clear   removes everything, decoded deltas and remembered listings too\n"
+		 "clear   removes everything, decoded deltas, versions written out and listings "
+		 "too\n"
 		 "A mount checks what it reads, and keeps to its --cache-size, by itself.\n",
 	.own = own,
 	.max_args = 1,
@@ -184,7 +185,7 @@ static uint64_t others(const struct place *p, bool take)
 	while (dir != NULL && (de = readdir(dir)) != NULL) {
 		size_t len = strlen(de->d_name);
 
-		if (strcmp(de->d_name, "listings") == 0 ||
+		if (strcmp(de->d_name, "listings") == 0 || strcmp(de->d_name, "whole") == 0 ||
 		    (len == 32 && strspn(de->d_name, "0123456789abcdef") == len))
 			bytes += files_of(dirfd(dir), de->d_name, take);
 	}
@@ -235,7 +236,7 @@ static int print_lines(const struct place *p)
 	printf("%s: %zu objects, %s", p->parent, p->count, buf_str(&b));
 	start = b.len;
 	human_bytes(&b, others(p, false));
-	printf("; decoded deltas and listings %s\n", buf_str(&b) + start);
+	printf("; decoded deltas, whole versions and listings %s\n", buf_str(&b) + start);
 	buf_release(&b);
 	return cli_done();
 }

@@ -121,7 +121,7 @@ allow() {
 }
 
 check_libraries() {
-    local front='fs/(ops[a-z_]*|control|reply|mount|daemon)\.[ch]'
+    local front='fs/(ops[a-z_]*|control|reply|mount|daemon|passthrough|herald|settings)\.[ch]'
     allow 'fuse[a-z_/0-9]*\.h' "$front|tests/bench/.*"
     allow 'curl/.*' 'cache/remote/.*'
     allow 'zstd.*' 'codec/.*|tests/.*'

@@ -38,6 +38,8 @@ _weightfs() {
 	--base | --cache-dir | --output) _weightfs_offer "$cur" -d ;;
 	--log-file) _weightfs_offer "$cur" -f ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
+	--materialize) _weightfs_offer "$cur" -W $'auto\nalways\nnever' ;;
+	--inotify) _weightfs_offer "$cur" -W $'on\noff' ;;
 	--log-level) _weightfs_offer "$cur" -W $'error\nwarning\ninfo\ndebug' ;;
 	--generation) _weightfs_offer "$cur" -W $'v1.0\nv1.1\nv1.2\nv1.3\nv2\nv3' ;;
 	*)
