@@ -32,6 +32,10 @@ struct part {
 	const struct st_tensor *index, *values; /* SPARSE: the two tensors in the file */
 };
 
+/* struct delta's `encoding` of a native object: patches that can be used as they are, or that have
+ * to be made with the bytes of the version they apply to (patchx.h). */
+enum wfp1_encoding { WFP1_PLAIN, WFP1_GIVEN_BASE };
+
 struct delta {
 	const struct format *format;
 	struct st_header *header; /* owned */

@@ -116,10 +116,10 @@ static int check_hash(const struct patch_file *file, struct why *why)
 	return 0;
 }
 
-static int open_tensor(const struct patch_file *file, const struct st_tensor *t,
-		       struct patch *out_patch, struct why *why)
+static int open_tensor(struct patch_file *file, size_t i, struct why *why)
 {
-	uint64_t at = file->header->data + t->begin;
+	const struct st_tensor *t = &file->header->tensors[i];
+	uint64_t at = file->header->data + t->begin, len = t->end - t->begin;
 	char shown[128];
 	int ret;
 
@@ -133,7 +133,10 @@ static int open_tensor(const struct patch_file *file, const struct st_tensor *t,
 			       "\"%s\" begins at byte %llu of the patch file, not at a multiple "
 			       "of 8",
 			       shown, (unsigned long long)at);
-	ret = patch_open(file->bytes + at, t->end - t->begin, out_patch, why);
+	if (file->x != NULL)
+		ret = patchx_open(file->bytes + at, len, &file->x[i], why);
+	else
+		ret = patch_open(file->bytes + at, len, &file->patches[i], why);
 	if (ret < 0)
 		why_prefix(why, "\"%s\"", shown);
 	return ret;
@@ -143,7 +146,7 @@ static int check_blobs(const struct patch_file *file, struct why *why)
 {
 	int ret = 0;
 
-	for (size_t i = 0; ret == 0 && i < file->count; i++) {
+	for (size_t i = 0; ret == 0 && file->patches != NULL && i < file->count; i++) {
 		const struct st_tensor *t = &file->header->tensors[i];
 		char shown[128];
 
@@ -155,8 +158,8 @@ static int check_blobs(const struct patch_file *file, struct why *why)
 	return ret;
 }
 
-int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file,
-		    struct why *why)
+static int open_file(const void *bytes, uint64_t size, bool full, bool x,
+		     struct patch_file **out_file, struct why *why)
 {
 	const struct source src = source_memory(bytes, size);
 	struct patch_file *file = calloc(1, sizeof(*file));
@@ -172,8 +175,11 @@ int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_fi
 	if (ret < 0)
 		goto out;
 	file->count = file->header->count;
-	file->patches = calloc(MAX(file->count, (size_t)1), sizeof(*file->patches));
-	if (file->patches == NULL) {
+	if (x)
+		file->x = calloc(MAX(file->count, (size_t)1), sizeof(*file->x));
+	else
+		file->patches = calloc(MAX(file->count, (size_t)1), sizeof(*file->patches));
+	if (file->patches == NULL && file->x == NULL) {
 		ret = why_set(why, ENOMEM, "no memory for a patch file of %zu tensors",
 			      file->count);
 		goto out;
@@ -182,7 +188,7 @@ int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_fi
 	if (full)
 		ret = check_hash(file, why);
 	for (size_t i = 0; ret == 0 && i < file->count; i++)
-		ret = open_tensor(file, &file->header->tensors[i], &file->patches[i], why);
+		ret = open_tensor(file, i, why);
 	if (ret == 0 && full)
 		ret = check_blobs(file, why);
 out:
@@ -191,6 +197,18 @@ out:
 	else
 		*out_file = file;
 	return ret;
+}
+
+int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file,
+		    struct why *why)
+{
+	return open_file(bytes, size, full, false, out_file, why);
+}
+
+int patch_file_open_x(const void *bytes, uint64_t size, struct patch_file **out_file,
+		      struct why *why)
+{
+	return open_file(bytes, size, true, true, out_file, why);
 }
 
 int patch_file_check(const struct patch_file *file, struct why *why)
@@ -212,6 +230,7 @@ void patch_file_free(struct patch_file *file)
 		return;
 	st_free(file->header);
 	free(file->patches);
+	free(file->x);
 	free(file);
 }
 

@@ -3,7 +3,8 @@
  * A patch file: all tensors' patches of one version step, as an ordinary safetensors file.
  *
  * Each patched tensor is a U8 tensor of the same name whose bytes are its blob (patch.h); blobs
- * start at multiples of 8.  Tensors without changes are absent.  "__metadata__": format
+ * start at multiples of 8.  Tensors without changes are absent.  (A file of wfp1x is the same with
+ * blobs of patchx.h.)  "__metadata__": format
  * "weightfs-patch", "xxh3" the 32 hex digits of the XXH3-128 of all bytes after the header and then
  * the 8 + N header bytes with zeros for these digits, plus whatever the writer adds (source object,
  * versions).  The file is read through a memory map that stays mapped as long as the patch_file
@@ -13,11 +14,13 @@
 #define CODEC_PATCH_FILE_H
 
 #include "codec/patch.h"
+#include "codec/patchx.h"
 #include "codec/safetensors.h"
 
 struct patch_file {
 	struct st_header *header; /* owned; tensors in file order */
 	struct patch *patches;	  /* one view per header->tensors[i]; owned */
+	struct patchx *x;	  /* the same of a file of wfp1x, which has no patches; owned */
 	size_t count;
 	const uint8_t *bytes; /* borrowed */
 	uint64_t size;
@@ -28,6 +31,9 @@ struct patch_file {
  * -ENOMEM. */
 int patch_file_open(const void *bytes, uint64_t size, bool full, struct patch_file **out_file,
 		    struct why *why) MUST_CHECK;
+/* The same for a file of wfp1x (patchx.h); the hash is checked, too. */
+int patch_file_open_x(const void *bytes, uint64_t size, struct patch_file **out_file,
+		      struct why *why) MUST_CHECK;
 /* What `full` looks at, of a file that was opened without. */
 int patch_file_check(const struct patch_file *file, struct why *why) MUST_CHECK;
 /* Has its blobs read by this kernel; patch_file_open() sets the best. */

@@ -3,15 +3,16 @@
  * wfp1x: a patch that is smaller than wfp1 (patch.h) and needs bytes of the model to be read.
  *
  * How likely a weight changes in a step of training, and by how much, depends on its size: the
- *chance doubles each time the exponent drops by one.  So the elements of a tensor are sorted into
- *classes by the exponents of a *reference*, a state of the tensor that reader and writer both have
- *(the run's anchor), and each class is coded by itself.  About seven bits a change where wfp1 needs
- *ten.  It is for transfer: whoever receives it turns it into a patch of patch.h, once, with the
- *reference at hand.
+ * chance doubles each time the exponent drops by one.  So the elements of a tensor are sorted into
+ * classes by the exponents of a *reference*, a state of the tensor that writer and reader both
+ * have, and each class is coded by itself.  About seven bits a change where wfp1 needs ten.  It is
+ * for transfer: whoever receives it turns it into a patch of patch.h, once, with the reference at
+ * hand.  A published delta's reference is the version it applies to: who follows a run has that,
+ * whichever anchors come meanwhile.
  *
  * A tensor's patch is one blob.  Numbers are little-endian; a "number" is unsigned, seven bits a
- *byte, the lowest first, the highest bit of a byte 1 when another one follows, at most five bytes,
- *and the last byte is not 0 unless it is the only one.
+ * byte, the lowest first, the highest bit of a byte 1 when another one follows, at most five bytes,
+ * and the last byte is not 0 unless it is the only one.
  *
  *	offset size
  *	0      4    magic "WFX\0"
@@ -23,12 +24,13 @@
  *	16     8    changed: elements in the patch
  *	24     1    shift, and
  *	25     1    bits: 0 to 11, shift + bits <= 8*width.  An element of the reference, as a
- *number of `width` bytes, has the key (element >> shift) modulo 2^bits. 26     2    0 28     4
- *listed: blocks of 65,536 elements of the tensor that have a changed element 32          spans, one
- *for each 64 blocks (4,194,304 elements; the last one has what is left), in order, without gaps;
- *then zeros up to a multiple of 8
+ *		    number of width bytes, has the key (element >> shift) modulo 2^bits.
+ *	26     2    0
+ *	28     4    listed: blocks of 65,536 elements of the tensor that change
+ *	32          spans, one for each 64 blocks (4,194,304 elements; the last one has what is
+ *		    left), in order, without gaps; then zeros up to a multiple of 8
  *	...    8*listed   with HASHES: the XXH3-64 of each listed block's bytes (of the tensor)
- *after the patch has been applied; here the blob ends
+ *		    after the patch has been applied; here the blob ends
  *
  * A span:
  *
@@ -43,18 +45,18 @@
  * An element with key K is in class top - K, but in class 0 where that is negative and in the last
  * class where it is too large.  With one class all elements are in it.  The members of a class are
  * numbered from 0 in the order of their elements; the last class has the members that the others
- *leave of the span.  A class has a list for each 65,536 members, the last one for the rest; lists
- *come in the order of classes.  A list says which of its members change, `count` of them, and by
- *how much, in the Rice form of rice.h, where it is the payload of a block with as many elements as
- *the list has members and of op ADD.
+ * leave of the span.  A class has a list for each 65,536 members, the last one for the rest; lists
+ * come in the order of classes.  A list says which of its members change, `count` of them, and by
+ * how much, in the Rice form of rice.h, where it is the payload of a block with as many elements as
+ * the list has members and of op ADD.
  *
  * The reference is read from its beginning to its end but for spans that do not change.  A span's
- *hash of the reference is compared before the span counts: on other bytes the same code would mean
- *another patch.
+ * hash of the reference is compared before the span counts: on other bytes the same code would mean
+ * another patch.
  *
  * Decoding needs about 1 MB and a patch writer; encoding holds a span of the reference (8 MiB where
  * width is 2) and its changes.  Sources and sinks may block; nothing else does.  Any number of
- *threads on distinct objects; a struct patchx may be shared.
+ * threads on distinct objects; a struct patchx may be shared.
  */
 #ifndef CODEC_PATCHX_H
 #define CODEC_PATCHX_H
@@ -66,7 +68,6 @@ enum {
 	PATCHX_HEAD = 32,
 	PATCHX_SPAN_BLOCKS = 64,
 	PATCHX_SPAN = PATCHX_SPAN_BLOCKS * PATCH_BLOCK, /* elements */
-	PATCHX_CLASSES = 16,
 	PATCHX_KEY_BITS = 11,
 };
 

@@ -12,21 +12,21 @@
  * changes): members that do not ascend end the decoding, and a list that gives too few is found at
  * the end of its span.
  *
- * Invariants of a walk: `next` is the member that changes next, NONE when there is no other; `seen`
- * members of the class are in the groups so far; next >= seen.
+ * Invariants of class c: walk->next is the member that changes next, NONE when there is no other;
+ * left[c] is that less the members that are in the groups so far.
  */
 #include "codec/patchx.h"
 
+#include "codec/class_kernel.h"
 #include "codec/cursor.h"
 #include "codec/patch_block.h"
-#include "codec/patchx_class.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define NONE UINT32_MAX
+#define NONE (UINT32_C(1) << 30) /* more than a class has members, also after some are gone */
 
-enum { NUMBER_BYTES = 5, HASHES = 1 };
+enum { NUMBER_BYTES = 5, HASHES = 1, LISTS = PATCHX_SPAN_BLOCKS + CLASSES };
 
 struct list {
 	const uint8_t *bytes;
@@ -39,28 +39,29 @@ struct walk {
 	uint32_t n, at;
 	uint32_t list, lists_end; /* of struct span's lists: the one being read; behind the last */
 	uint32_t first;		  /* member that the list begins with */
-	uint32_t next, seen, end; /* end: members of the class */
+	uint32_t next, end;	  /* end: members of the class */
+	uint32_t least;		  /* what `next` has to be at least */
 };
 
 struct span {
 	const uint8_t *next; /* the span behind */
 	uint64_t hash;
 	uint32_t elements;
-	struct patchx_key key;
-	uint32_t members[PATCHX_CLASSES];
-	uint32_t first_list[PATCHX_CLASSES + 1];
-	struct list lists[PATCHX_LISTS];
+	struct class_key key;
+	uint32_t members[CLASSES];
+	uint32_t first_list[CLASSES + 1];
+	struct list lists[LISTS];
 };
 
 struct decoder {
 	const struct patchx *x;
 	const struct rice_kernel *kernel;
-	struct patch_writer *writer;   /* owned */
-	XXH3_state_t *hash;	       /* owned */
-	struct walk *walks;	       /* owned: PATCHX_CLASSES of them */
-	uint8_t *block;		       /* owned: of the reference */
-	uint8_t *classes;	       /* owned: of its elements */
-	uint32_t left[PATCHX_CLASSES]; /* members before the one that changes next */
+	struct patch_writer *writer; /* owned */
+	XXH3_state_t *hash;	     /* owned */
+	struct walk *walks;	     /* owned: CLASSES of them */
+	uint8_t *block;		     /* owned: of the reference */
+	uint8_t *classes;	     /* owned: of its elements */
+	uint32_t left[CLASSES];
 	struct span span;
 	uint32_t listed; /* blocks that changed so far */
 };
@@ -131,8 +132,8 @@ static bool get_classes(const struct patchx *x, struct cursor *c, struct span *s
 {
 	uint32_t left = s->elements, lists = 0;
 
-	s->key = (struct patchx_key){.shift = x->shift, .bits = x->bits, .classes = cursor_u8(c)};
-	if (s->key.classes < 1 || s->key.classes > PATCHX_CLASSES)
+	s->key = (struct class_key){.shift = x->shift, .bits = x->bits, .classes = cursor_u8(c)};
+	if (s->key.classes < 1 || s->key.classes > CLASSES)
 		return false;
 	if (s->key.classes > 1)
 		s->key.top = get_number(c);
@@ -217,13 +218,11 @@ static int check_lists(const struct decoder *d, uint64_t number, struct why *why
 
 /* ---- the walks ---- */
 
-/* Moves `next` to the next member that changes. */
-static int walk_on(struct decoder *d, struct walk *w)
+/* Moves a walk to the next list, or piece of one, with a member that changes; 0 with nothing there:
+ * none does. */
+static int walk_refill(struct decoder *d, struct walk *w)
 {
-	uint32_t least = w->next + 1; /* 0 at the beginning, when it is NONE */
-	uint64_t next;
-
-	while (w->at == w->n) {
+	for (;;) {
 		const struct list *l = &d->span.lists[w->list];
 		int n = 0;
 
@@ -236,7 +235,7 @@ static int walk_on(struct decoder *d, struct walk *w)
 			w->values = w->reader.values;
 			w->n = (uint32_t)n;
 			w->at = 0;
-			break;
+			return 0;
 		}
 		/* the next list that has any */
 		while (w->list < w->lists_end) {
@@ -244,21 +243,37 @@ static int walk_on(struct decoder *d, struct walk *w)
 			if (w->list < w->lists_end && d->span.lists[w->list].count > 0)
 				break;
 		}
-		if (w->list >= w->lists_end) {
-			w->next = NONE;
+		if (w->list >= w->lists_end)
 			return 0;
-		}
 		l = &d->span.lists[w->list];
 		n = rice_open(&w->reader, d->kernel, l->bytes, l->len, PATCH_ADD, d->x->width,
 			      l->count, l->members);
 		if (n < 0)
 			return n;
 	}
-	next = (uint64_t)w->first + load_le16(w->positions + 2 * (size_t)w->at);
+}
+
+/* Moves `next` to the next member that changes. */
+static inline int walk_on(struct decoder *d, struct walk *w)
+{
+	uint32_t next;
+
+	if (w->at == w->n) {
+		int ret = walk_refill(d, w);
+
+		if (ret < 0)
+			return ret;
+		if (w->at == w->n) {
+			w->next = NONE;
+			return 0;
+		}
+	}
+	next = w->first + load_le16(w->positions + 2 * (size_t)w->at);
 	w->at++;
-	if (next < least || next >= w->end)
+	if (next < w->least || next >= w->end)
 		return -EBADMSG;
-	w->next = (uint32_t)next;
+	w->next = next;
+	w->least = next + 1;
 	return 0;
 }
 
@@ -266,13 +281,13 @@ static int start_walks(struct decoder *d)
 {
 	const struct span *s = &d->span;
 
-	memset(d->left, 0xff, sizeof(d->left));
+	for (unsigned c = 0; c < CLASSES; c++)
+		d->left[c] = NONE;
 	for (unsigned c = 0; c < s->key.classes; c++) {
 		struct walk *w = &d->walks[c];
 		int ret;
 
-		w->n = w->at = w->seen = w->first = 0;
-		w->next = NONE;
+		w->n = w->at = w->least = w->first = 0;
 		w->end = s->members[c];
 		w->list = s->first_list[c];
 		w->lists_end = s->first_list[c + 1];
@@ -294,51 +309,58 @@ static int start_walks(struct decoder *d)
 
 /* ---- the elements ---- */
 
-/* Members of class c that change in this group: their values go to values[], by element. */
+/* Members of class c that change in this group, which has `count` of them: their values go to
+ * values[], by element. */
 static int find_changes(struct decoder *d, const uint8_t *group, unsigned c, uint32_t count,
 			uint8_t *values, uint64_t *touched)
 {
-	const uint64_t mask = patchx_mask(group, c);
+	const struct class_kernel *kernel = d->kernel->classes;
+	const uint64_t mask = kernel->mask(group, c);
 	const unsigned width = d->x->width;
 	struct walk *w = &d->walks[c];
 
 	do {
-		unsigned at = patchx_select(mask, d->left[c]);
+		const uint32_t here = w->next, at = kernel->select(mask, d->left[c]);
 		int ret;
 
-		memcpy(values + (size_t)at * width, w->values + (size_t)(w->at - 1) * width, width);
+		patch_store(values + (size_t)at * width,
+			    patch_load(w->values + (size_t)(w->at - 1) * width, width), width);
 		*touched |= UINT64_C(1) << at;
 		ret = walk_on(d, w);
 		if (ret < 0)
 			return ret;
-		d->left[c] = w->next == NONE ? NONE : w->next - w->seen;
+		d->left[c] += w->next - here;
 	} while (count > d->left[c]);
 	return 0;
 }
 
 /* The changes of a group go behind the writer's n; -EBADMSG, or how many. */
-static int do_group(struct decoder *d, uint32_t first, const uint32_t counts[PATCHX_CLASSES],
-		    uint32_t n)
+static int do_group(struct decoder *d, uint32_t first, const uint32_t counts[CLASSES], uint32_t n)
 {
-	struct patch_writer *w = d->writer;
+	const uint8_t *group = d->classes + first;
 	const unsigned width = d->x->width;
-	uint8_t values[8 * PATCHX_GROUP];
+	struct patch_writer *w = d->writer;
+	uint8_t values[8 * CLASS_GROUP];
 	uint64_t touched = 0;
-	uint32_t m = n;
+	uint32_t m = n, found = 0;
 
-	for (unsigned c = 0; c < d->span.key.classes; c++) {
-		int ret = 0;
+	for (unsigned c = 0; c < CLASSES; c++)
+		found |= (uint32_t)(counts[c] > d->left[c]) << c;
+	for (; found != 0; found &= found - 1) {
+		unsigned c = (unsigned)__builtin_ctz(found);
+		int ret = find_changes(d, group, c, counts[c], values, &touched);
 
-		if (counts[c] > d->left[c])
-			ret = find_changes(d, d->classes + first, c, counts[c], values, &touched);
 		if (ret < 0)
 			return ret;
 	}
+	for (unsigned c = 0; c < CLASSES; c++)
+		d->left[c] -= counts[c];
 	for (; touched != 0; touched &= touched - 1, m++) {
 		unsigned at = (unsigned)__builtin_ctzll(touched);
 
 		store_le16(w->positions + 2 * (size_t)m, (uint16_t)(first + at));
-		memcpy(w->values + (size_t)m * width, values + (size_t)at * width, width);
+		patch_store(w->values + (size_t)m * width,
+			    patch_load(values + (size_t)at * width, width), width);
 	}
 	return (int)(m - n);
 }
@@ -347,25 +369,18 @@ static int do_group(struct decoder *d, uint32_t first, const uint32_t counts[PAT
 static int do_block(struct decoder *d, uint32_t elements, uint32_t *out_count)
 {
 	const unsigned classes = d->span.key.classes;
-	uint32_t counts[PATCHX_CLASSES] = {0}, n = 0;
+	uint32_t counts[CLASSES], n = 0;
 
-	for (uint32_t i = 0; i < elements; i += PATCHX_GROUP) {
-		unsigned any = 0;
+	for (uint32_t i = 0; i < elements; i += CLASS_GROUP) {
+		int ret;
 
-		patchx_count(d->classes + i, classes, counts);
-		for (unsigned c = 0; c < PATCHX_CLASSES; c++)
-			any |= counts[c] > d->left[c];
-		if (any) {
-			int ret = do_group(d, i, counts, n);
-
-			if (ret < 0)
-				return ret;
-			n += (uint32_t)ret;
-		}
-		for (unsigned c = 0; c < classes; c++) {
-			d->walks[c].seen += counts[c];
-			d->left[c] -= d->left[c] != NONE ? counts[c] : 0;
-		}
+		i = d->kernel->classes->pass(d->classes, i, elements, classes, d->left, counts);
+		if (i >= elements)
+			break;
+		ret = do_group(d, i, counts, n);
+		if (ret < 0)
+			return ret;
+		n += (uint32_t)ret;
 	}
 	*out_count = n;
 	return 0;
@@ -404,7 +419,8 @@ static int do_span(struct decoder *d, uint64_t number, const struct source *refe
 			return why_set(why, -ret, "the patch's reference cannot be read");
 		*out_read += (uint64_t)n * width;
 		XXH3_64bits_update(d->hash, d->block, (size_t)n * width);
-		patchx_classes(&d->span.key, d->block, n, width, d->classes);
+		d->kernel->classes->classes[patch_width_log(width)](&d->span.key, d->block, n,
+								    d->classes);
 		if (do_block(d, n, &count) < 0)
 			return why_set(why, EBADMSG, "span %llu of the patch is damaged",
 				       (unsigned long long)number);
@@ -418,7 +434,7 @@ static int do_span(struct decoder *d, uint64_t number, const struct source *refe
 			       "reference is another state",
 			       (unsigned long long)number);
 	for (unsigned c = 0; c < d->span.key.classes; c++)
-		if (d->walks[c].next != NONE || d->walks[c].seen != d->walks[c].end)
+		if (d->walks[c].next != NONE || NONE - d->left[c] != d->walks[c].end)
 			return why_set(why, EBADMSG,
 				       "span %llu of the patch changes members that are not there",
 				       (unsigned long long)number);
@@ -466,7 +482,7 @@ int patchx_decode(const struct patchx *x, const struct source *reference,
 			       (unsigned long long)(reference->size / x->width));
 	d.writer = patch_writer_new(PATCH_ADD, x->width, x->numel, sink, at);
 	d.hash = XXH3_createState();
-	d.walks = calloc(PATCHX_CLASSES, sizeof(*d.walks));
+	d.walks = calloc(CLASSES, sizeof(*d.walks));
 	d.block = malloc((size_t)PATCH_BLOCK * x->width);
 	d.classes = malloc(PATCH_BLOCK);
 	if (d.writer == NULL || d.hash == NULL || d.walks == NULL || d.block == NULL ||

@@ -14,14 +14,15 @@
  */
 #include "codec/patchx.h"
 
+#include "codec/class_kernel.h"
 #include "codec/patch_block.h"
-#include "codec/patchx_class.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
 
 enum {
 	KEYS = 1 << PATCHX_KEY_BITS,
+	PASS_ALL = 1 << 30, /* members: more than there are */
 	FEW = 48,	    /* changes that are not worth a class at either end */
 	RICE_OVER_RAW = 16, /* bytes that a coded list may be longer than positions and values */
 };
@@ -46,9 +47,9 @@ struct encoder {
 	size_t code_cap;
 	uint32_t *keys; /* owned: KEYS counts */
 	struct changes changes;
-	struct patchx_key key;
-	uint32_t members[PATCHX_CLASSES];
-	uint32_t begin[PATCHX_CLASSES + 1]; /* of each class among the sorted changes */
+	struct class_key key;
+	uint32_t members[CLASSES];
+	uint32_t begin[CLASSES + 1]; /* of each class among the sorted changes */
 	struct buf head, payload;
 	uint64_t listed, changed;
 };
@@ -116,7 +117,7 @@ static int take_piece(struct encoder *e, uint32_t first, const struct patch_bloc
 		if (patch_load(value, width) == 0)
 			continue;
 		c->at[c->count] = first + at;
-		memcpy(c->values + (size_t)c->count * width, value, width);
+		patch_store(c->values + (size_t)c->count * width, patch_load(value, width), width);
 		c->count++;
 	}
 	return ret;
@@ -186,46 +187,73 @@ static void choose_classes(struct encoder *e)
 	n = 0;
 	while (low < top && (n += e->keys[low]) < FEW)
 		low++;
-	e->key.classes = MIN(top - low + 1, (unsigned)PATCHX_CLASSES);
+	e->key.classes = MIN(top - low + 1, (unsigned)CLASSES);
 	e->key.top = e->key.classes > 1 ? top : 0;
+}
+
+/* The block whose classes are at hand begins with element `first`; *next is its first change,
+ * fill[] where the next one of each class goes. */
+static void number_block(struct encoder *e, uint32_t first, uint32_t elements, uint32_t *next,
+			 uint32_t fill[CLASSES])
+{
+	const struct class_kernel *kernel = e->patch->kernel->classes;
+	const unsigned width = e->patch->width, classes = e->key.classes;
+	uint32_t counts[CLASSES], left[CLASSES];
+	const struct changes *c = &e->changes;
+
+	for (uint32_t i = 0; i < elements; i += CLASS_GROUP) {
+		const uint8_t *group;
+		uint32_t stop = elements;
+
+		/* up to the group of the next change */
+		if (*next < c->count && c->at[*next] - first < elements)
+			stop = (c->at[*next] - first) / CLASS_GROUP * CLASS_GROUP;
+		for (unsigned k = 0; k < CLASSES; k++)
+			left[k] = PASS_ALL;
+		i = kernel->pass(e->classes, i, stop, classes, left, counts);
+		for (unsigned k = 0; k < classes; k++)
+			e->members[k] += PASS_ALL - left[k];
+		if (i >= elements)
+			break;
+		group = e->classes + i;
+		kernel->count(group, classes, counts);
+		for (; *next < c->count && c->at[*next] - first - i < CLASS_GROUP; (*next)++) {
+			unsigned at = c->at[*next] - first - i, k = group[at];
+			uint64_t below = kernel->mask(group, k) & rice_mask(at);
+			uint32_t to = fill[k]++;
+
+			c->members[to] = e->members[k] + rice_count(below);
+			memcpy(c->sorted + (size_t)to * width, c->values + (size_t)*next * width,
+			       width);
+		}
+		for (unsigned k = 0; k < classes; k++)
+			e->members[k] += counts[k];
+	}
 }
 
 /* Numbers the members of all classes; those that change get theirs, sorted by class. */
 static void number_members(struct encoder *e, uint32_t elements)
 {
-	const unsigned width = e->patch->width, classes = e->key.classes;
-	uint32_t counts[PATCHX_CLASSES] = {0}, fill[PATCHX_CLASSES];
-	struct changes *c = &e->changes;
+	const unsigned width = e->patch->width;
+	const struct class_kernel *kernel = e->patch->kernel->classes;
+	const struct changes *c = &e->changes;
+	uint32_t fill[CLASSES];
 	uint32_t next = 0;
 
 	memset(e->begin, 0, sizeof(e->begin));
 	memset(e->members, 0, sizeof(e->members));
 	for (uint32_t i = 0; i < c->count; i++)
-		e->begin[1 + patchx_class_of(&e->key, rice_get(e->span + (size_t)c->at[i] * width,
-							       width))]++;
-	for (unsigned i = 0; i < PATCHX_CLASSES; i++) {
+		e->begin[1 +
+			 class_of(&e->key, rice_get(e->span + (size_t)c->at[i] * width, width))]++;
+	for (unsigned i = 0; i < CLASSES; i++) {
 		e->begin[i + 1] += e->begin[i];
 		fill[i] = e->begin[i];
 	}
 	for (uint32_t first = 0, n; first < elements; first += n) {
 		n = MIN(elements - first, (uint32_t)PATCH_BLOCK);
-		patchx_classes(&e->key, e->span + (size_t)first * width, n, width, e->classes);
-		for (uint32_t i = 0; i < n; i += PATCHX_GROUP) {
-			const uint8_t *group = e->classes + i;
-
-			patchx_count(group, classes, counts);
-			for (; next < c->count && c->at[next] - first - i < PATCHX_GROUP; next++) {
-				unsigned at = c->at[next] - first - i, cl = group[at];
-				uint64_t below = patchx_mask(group, cl) & rice_mask(at);
-				uint32_t to = fill[cl]++;
-
-				c->members[to] = e->members[cl] + rice_count(below);
-				memcpy(c->sorted + (size_t)to * width,
-				       c->values + (size_t)next * width, width);
-			}
-			for (unsigned k = 0; k < classes; k++)
-				e->members[k] += counts[k];
-		}
+		kernel->classes[patch_width_log(width)](&e->key, e->span + (size_t)first * width, n,
+							e->classes);
+		number_block(e, first, n, &next, fill);
 	}
 }
 
@@ -276,7 +304,7 @@ static int put_list(struct encoder *e, uint32_t first, uint32_t members, uint32_
 /* The span behind its size and hash, into head and payload. */
 static int put_span(struct encoder *e)
 {
-	const struct patchx_key *k = &e->key;
+	const struct class_key *k = &e->key;
 	uint8_t classes = (uint8_t)k->classes;
 
 	buf_add(&e->head, &classes, 1);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Format "wfp1": a patch file (patch_file.h) published as a delta.
+ * Formats "wfp1" and "wfp1x": a patch file (patch_file.h) published as a delta.
  *
  * Besides the file's own keys its metadata says which state it leads from and to:
  *
- *	encoding	"wfp1"
+ *	encoding	"wfp1"; "wfp1x": blobs as in patchx.h, whose reference is the base_version
  *	lineage		8 hex digits of the run
  *	model_version	base_version
  *	state		base_state, 32 hex digits each, as in weightfs.json
@@ -34,7 +34,7 @@ static int wfp1_open(const struct st_header *header, struct delta *delta, struct
 		return why_set(why, EBADMSG,
 			       "is a patch file of a cache and no delta: it does not say which "
 			       "version it is");
-	if (strcmp(encoding, "wfp1") != 0)
+	if (strcmp(encoding, "wfp1") != 0 && strcmp(encoding, "wfp1x") != 0)
 		return why_set(
 			why, ENOTSUP,
 			"has the encoding \"%s\", which this weightfs does not know: a newer "
@@ -58,6 +58,7 @@ static int wfp1_open(const struct st_header *header, struct delta *delta, struct
 			.bytes = t->end - t->begin,
 		};
 	}
+	delta->encoding = strcmp(encoding, "wfp1x") == 0 ? WFP1_GIVEN_BASE : WFP1_PLAIN;
 	delta->holes_legal = true;
 	delta->model_version = meta_number(header, "model_version");
 	delta->base_version = meta_number(header, "base_version");

@@ -19,7 +19,7 @@
 
 const struct format *const formats[] = {&format_wfp1, &format_trl, &format_full, NULL};
 
-static const char *const encodings[] = {"safetensors", "wfp1", "trl-v1", "trl-v3"};
+static const char *const encodings[] = {"safetensors", "wfp1", "wfp1x", "trl-v1", "trl-v3"};
 
 bool delta_encoding_known(const char *encoding)
 {

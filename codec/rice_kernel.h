@@ -44,6 +44,8 @@ struct rice_bits {
 	unsigned fill;
 };
 
+struct class_kernel;
+
 /* Tables indexed [4] are for elements of 1, 2, 4 and 8 bytes. */
 struct rice_kernel {
 	const char *name;
@@ -74,6 +76,8 @@ struct rice_kernel {
 	 * old for each; returns how many.  RICE_SLACK. */
 	uint32_t (*diff[4])(const uint8_t *old, const uint8_t *new, uint32_t n, uint8_t *positions,
 			    uint8_t *values);
+
+	const struct class_kernel *classes; /* class_kernel.h, for the same kind of CPU */
 };
 
 /* For each byte the places of its ones, ascending, and how many they are. */

@@ -7,6 +7,7 @@
  *
  * No state; any number of threads.
  */
+#include "codec/class_kernel.h"
 #include "codec/rice_kernel.h"
 
 /* How many ones b has below place i, and the place of its j-th one, as constants. */
@@ -106,4 +107,5 @@ const struct rice_kernel rice_kernel_portable = {
 	.put_signs = {signs_1, signs_2, signs_4, signs_8},
 	.odd = {odd_1, odd_2, odd_4, odd_8},
 	.diff = {diff_1, diff_2, diff_4, diff_8},
+	.classes = &class_kernel_portable,
 };

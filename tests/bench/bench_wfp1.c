@@ -1,214 +1,148 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What wfp1 costs, against what it could cost and what others do: one line of JSON per row.
+ * What wfp1 and wfp1x cost, against what they could cost and what others do: one line of JSON per
+ * row.
  *
- * A model of eight kinds of tensors makes optimizer steps with learning rates of 1e-6 and 3e-6, as
- * AdamW makes them in the middle of a run: masters in fp32 anywhere in the interval that rounds to
- * their bf16 value, moments as they are after many steps, gradients of noise and a direction that
- * stays.  The step that counts is the third.
+ * The model is simulated, at learning rates of 1e-6 and 3e-6, or comes from files that a trainer
+ * has written (weights.h).
  *
- * "size": bits for each changed element; the floor is the entropy of the positions, for each tensor
- * apart, and of the differences.  TRL v1 (48), TRL v3 (32), the XOR of all weights with zstd -1,
- * and PULSE's rows, columns and values with zstd -1 are made of the same step. "coding": million
- * changed elements a second, into and out of lists of positions and values. "diff": of two bf16
- * arrays, alone and with encoding, as a share of memcpy of the new one.
+ * "size": bits for each changed element.  The floor is the entropy of the positions, for each
+ * tensor apart, and of the differences; the floor given exponents is the same where the exponent of
+ * the reference is known.  TRL v1 (48), TRL v3 (32), the XOR of all weights with zstd -1 (slime,
+ * SGLang), and PULSE's, which is version 3.1 of grail's codec (rows, columns, values; one frame of
+ * zstd -1), are made of the same step.  "coding": million changed elements a second, into and out
+ * of lists of positions and values.  "diff": of two bf16 arrays, alone and with encoding, as a
+ * share of memcpy of the new one.  "wfp1x": the speed of going through the reference, and changed
+ * elements a second with all of it.
  *
  * Rows that are compared alternate, and the clock is the thread's, so that others' noise falls on
  * all of them; medians.
  *
- * usage: bench_wfp1 [MEGAELEMENTS]     (of the model, default 48)
+ * usage: bench_wfp1 [MEGAELEMENTS]     (of the simulated model, default 32)
+ *        bench_wfp1 --from NAME DIR    (sizes only)
  */
 #include "codec/diff.h"
+#include "codec/patchx.h"
 #include "codec/rice.h"
+#include "tests/bench/weights.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include <zstd.h>
 
-enum { TENSORS = 8, STEPS = 3, ROUNDS = 15, COLUMNS = 2048, SAMPLE = 200000 };
+enum { ROUNDS = 11, SAMPLE = 200000 };
 
 static const char *const kernels[] = {"portable", "avx2", "avx512"};
 
-struct memory {
-	uint8_t *bytes;
-	size_t cap, len;
-};
-
-struct model {
-	uint64_t numel; /* of each tensor */
-	uint8_t *old[TENSORS], *new[TENSORS];
-	uint64_t changed[TENSORS], all_changed;
-};
-
-static void *need(void *p)
-{
-	if (p == NULL) {
-		fprintf(stderr, "bench_wfp1: out of memory\n");
-		exit(1);
-	}
-	return p;
-}
-
-static void must(int ret, const struct why *why)
-{
-	if (ret < 0) {
-		fprintf(stderr, "bench_wfp1: %s\n", why->text);
-		exit(1);
-	}
-}
-
-static int memory_write(void *ctx, uint64_t off, const void *src, size_t len)
-{
-	struct memory *m = ctx;
-
-	if (off + len > m->cap)
-		return -ENOSPC;
-	memcpy(m->bytes + off, src, len);
-	m->len = MAX(m->len, (size_t)off + len);
-	return 0;
-}
-
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *v)
-{
-	qsort(v, ROUNDS, sizeof(*v), compare);
-	return v[ROUNDS / 2];
-}
-
-/* ---- the trainer ---- */
-
-static uint32_t mix(uint64_t x)
-{
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (uint32_t)(x >> 32);
-}
-
-/* About a standard normal: the sum of four bytes, and something to fill the steps between. */
-static float normal(uint64_t key)
-{
-	uint32_t h = mix(key * 2 + 1), fill = h * 0x9e3779b1u;
-	int sum = (int)(h & 255) + (int)(h >> 8 & 255) + (int)(h >> 16 & 255) + (int)(h >> 24);
-
-	return ((float)(sum - 510) + (float)(fill >> 8) * 0x1p-24f - .5f) * (1.0f / 147.8f);
-}
-
-static uint16_t to_bf16(float value)
-{
-	uint32_t u;
-
-	memcpy(&u, &value, sizeof(u));
-	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
-/* A weight of tensor t: scales from .08 to .005, one of them heavy-tailed, one near 1. */
-static float weight(unsigned t, uint64_t key)
-{
-	static const float scales[TENSORS] = {.08f, .04f, .02f, .02f, .02f, .01f, .005f, .02f};
-	float x = normal(key * 8) * scales[t], square = .05f;
-
-	if (t == TENSORS - 1)
-		return 1.0f + x;
-	if (t != 3)
-		return x;
-	for (unsigned i = 1; i <= 4; i++) /* Student's, of four degrees of freedom */
-		square += normal(key * 8 + i) * normal(key * 8 + i) / 4;
-	return x / sqrtf(square);
-}
-
-/* The fp32 master of the bf16 value of w: anywhere in the interval that rounds to it. */
-static float master(float w, uint32_t hash)
-{
-	uint32_t u = (uint32_t)to_bf16(w) << 16;
-
-	if (u << 1 == 0)
-		return w;
-	u += hash >> 16;
-	u -= 0x8000;
-	memcpy(&w, &u, sizeof(w));
-	return w;
-}
-
-static void train_tensor(struct model *m, unsigned t, float rate)
-{
-	const float mean_scale = 0.2294f; /* of the first moment: sqrt((1 - .9) / (1 + .9)) */
-
-	for (uint64_t i = 0; i < m->numel; i++) {
-		uint64_t row = (i / COLUMNS) << 8 | t, key = (i << 8 | t) * 16;
-		float scale = exp2f(normal(row) * .5f);
-		float drift = normal(key) * .05f;
-		float p = master(weight(t, key + 1), mix(key + 2));
-		float mean = (normal(key + 3) * mean_scale + drift) * scale;
-		float variance = scale * scale;
-
-		for (unsigned step = 0; step < STEPS; step++) {
-			float swing = exp2f(normal(row + ((uint64_t)(step + 1) << 50)) * .3f);
-			float g = (normal(key + 4 + step) + drift) * scale * swing;
-
-			mean += .1f * (g - mean);
-			variance += .001f * (g * g - variance);
-			if (step == STEPS - 1)
-				store_le16(m->old[t] + 2 * i, to_bf16(p));
-			p -= rate * mean / (sqrtf(variance) + 1e-8f);
-		}
-		store_le16(m->new[t] + 2 * i, to_bf16(p));
-	}
-	m->changed[t] = diff_count(patch_kernel(NULL), 2, m->old[t], m->new[t], m->numel);
-	m->all_changed += m->changed[t];
-}
-
 /* ---- size ---- */
 
-static double floor_bits(const struct model *m)
+static double entropy(const uint64_t *seen, size_t n)
+{
+	double bits = 0, all = 0;
+
+	for (size_t i = 0; i < n; i++)
+		all += (double)seen[i];
+	for (size_t i = 0; i < n; i++)
+		if (seen[i] > 0)
+			bits += (double)seen[i] * log2(all / (double)seen[i]);
+	return bits;
+}
+
+/* Positions of c among n. */
+static double position_bits(uint64_t c, uint64_t n)
+{
+	return entropy((uint64_t[]){c, n - c}, 2);
+}
+
+static uint16_t difference(const struct tensor *t, uint64_t i)
+{
+	return (uint16_t)(load_le16(t->new + 2 * i) - load_le16(t->old + 2 * i));
+}
+
+static double floor_bits(const struct weights *w)
 {
 	uint64_t *seen = need(calloc(65536, sizeof(*seen)));
 	double bits = 0;
 
-	for (unsigned t = 0; t < TENSORS; t++) {
-		double n = (double)m->numel, c = (double)m->changed[t];
-
-		if (c > 0 && c < n)
-			bits += c * log2(n / c) + (n - c) * log2(n / (n - c));
-		for (uint64_t i = 0; i < m->numel; i++)
-			seen[(uint16_t)(load_le16(m->new[t] + 2 * i) -
-					load_le16(m->old[t] + 2 * i))]++;
+	for (unsigned t = 0; t < w->tensors; t++) {
+		bits += position_bits(w->t[t].changed, w->t[t].numel);
+		for (uint64_t i = 0; i < w->t[t].numel; i++)
+			seen[difference(&w->t[t], i)]++;
 	}
-	for (unsigned d = 1; d < 65536; d++)
-		if (seen[d] > 0)
-			bits += (double)seen[d] * log2((double)m->all_changed / (double)seen[d]);
+	seen[0] = 0;
+	bits += entropy(seen, 65536);
 	free(seen);
 	return bits;
 }
 
-static void write_patch(const struct model *m, unsigned t, const struct rice_kernel *kernel,
+static double floor_given_exponents(const struct weights *w)
+{
+	uint64_t *seen = need(calloc(256 * 65536, sizeof(*seen)));
+	double bits = 0;
+
+	for (unsigned t = 0; t < w->tensors; t++) {
+		uint64_t all[256] = {0}, changed[256] = {0};
+
+		for (uint64_t i = 0; i < w->t[t].numel; i++) {
+			unsigned e = load_le16(w->t[t].reference + 2 * i) >> 7 & 0xff;
+			uint16_t d = difference(&w->t[t], i);
+
+			all[e]++;
+			changed[e] += d != 0;
+			seen[e << 16 | d]++;
+		}
+		for (unsigned e = 0; e < 256; e++)
+			bits += position_bits(changed[e], all[e]);
+	}
+	for (unsigned e = 0; e < 256; e++) {
+		seen[e << 16] = 0;
+		bits += entropy(seen + (e << 16), 65536);
+	}
+	free(seen);
+	return bits;
+}
+
+static void write_patch(const struct tensor *t, const struct rice_kernel *kernel,
 			struct memory *mem)
 {
-	struct sink sink = {.write = memory_write, .ctx = mem};
-	struct patch_writer *w = need(patch_writer_new(PATCH_ADD, 2, m->numel, &sink, 0));
+	struct sink sink = memory_sink(mem);
+	struct patch_writer *w = need(patch_writer_new(PATCH_ADD, 2, t->numel, &sink, 0));
 	struct why why;
 	uint64_t len;
 
-	mem->len = 0;
 	must(patch_writer_rice(w, kernel, false, &why), &why);
-	must(diff_add(w, kernel, m->old[t], m->new[t], 0, m->numel, &why), &why);
+	must(diff_add(w, kernel, t->old, t->new, 0, t->numel, &why), &why);
 	must(patch_writer_end(w, &len, NULL, &why), &why);
 	patch_writer_free(w);
+}
+
+static void write_patchx(const struct tensor *t, const struct rice_kernel *kernel,
+			 const struct memory *blob, struct memory *out)
+{
+	struct source reference = source_memory(t->reference, 2 * t->numel);
+	struct sink sink = memory_sink(out);
+	struct patch p;
+	struct why why;
+	uint64_t len;
+
+	must(patch_open(blob->bytes, blob->len, &p, &why), &why);
+	p.kernel = kernel;
+	must(patchx_encode(&p, ST_BF16, &reference, &sink, 0, &len, &why), &why);
+}
+
+static void read_patchx(const struct tensor *t, const struct rice_kernel *kernel,
+			const struct memory *x, struct memory *out)
+{
+	struct source reference = source_memory(t->reference, 2 * t->numel);
+	struct sink sink = memory_sink(out);
+	struct patchx view;
+	struct why why;
+	uint64_t len, read;
+
+	if (x->len == 0)
+		return;
+	must(patchx_open(x->bytes, x->len, &view, &why), &why);
+	must(patchx_decode(&view, &reference, kernel, PATCH_CODING_RICE, &sink, 0, &len, &read,
+			   &why),
+	     &why);
 }
 
 static size_t zstd_size(const void *bytes, size_t len)
@@ -221,59 +155,70 @@ static size_t zstd_size(const void *bytes, size_t len)
 	return size;
 }
 
-/* The formats of others, in bytes, without their headers. */
-struct others {
-	uint64_t v1, v3, xor_zstd, pulse;
-};
-
-static void count_others(const struct model *m, struct others *o)
+/* Streams of rows, columns and values of one tensor, behind one another at out; their length. */
+static size_t put_pulse(const struct tensor *t, uint8_t *out)
 {
-	uint8_t *all = need(malloc(2 * m->numel)), *rows = need(malloc(m->numel + 1));
-	uint8_t *columns = need(malloc(2 * m->numel)), *values = need(malloc(2 * m->numel));
+	const bool wide_rows = t->numel / t->columns > 256, wide = t->columns > 65536;
+	uint64_t n = 0, row = 0, column = 0, c = t->changed;
+	uint8_t *rows = out, *columns = rows + (wide_rows ? 2 * c : c);
+	uint8_t *values = columns + (wide ? 4 * c : 2 * c);
 
-	for (unsigned t = 0; t < TENSORS; t++) {
-		uint64_t n = 0, row = 0;
+	for (uint64_t i = 0; i < t->numel; i++) {
+		uint64_t r = i / t->columns, at = i % t->columns;
+		uint64_t gap = n > 0 && r == row ? at - column : at;
 
-		for (uint64_t i = 0; i < m->numel; i++) {
-			uint16_t a = load_le16(m->old[t] + 2 * i), b = load_le16(m->new[t] + 2 * i);
-
-			store_le16(all + 2 * i, a ^ b);
-			if (a == b)
-				continue;
-			rows[n] = (uint8_t)(i / COLUMNS - row);
-			row = i / COLUMNS;
-			store_le16(columns + 2 * n, (uint16_t)(i % COLUMNS));
-			store_le16(values + 2 * n, b);
-			n++;
-		}
-		o->v1 += 6 * n;
-		o->v3 += 4 * n;
-		o->xor_zstd += zstd_size(all, 2 * m->numel);
-		o->pulse +=
-			zstd_size(rows, n) + zstd_size(columns, 2 * n) + zstd_size(values, 2 * n);
+		if (difference(t, i) == 0)
+			continue;
+		if (wide_rows)
+			store_le16(rows + 2 * n, (uint16_t)(r - row));
+		else
+			rows[n] = (uint8_t)(r - row);
+		if (wide)
+			store_le32(columns + 4 * n, (uint32_t)gap);
+		else
+			store_le16(columns + 2 * n, (uint16_t)gap);
+		memcpy(values + 2 * n++, t->new + 2 * i, 2);
+		row = r;
+		column = at;
 	}
-	free(all);
-	free(rows);
-	free(columns);
-	free(values);
+	return (size_t)(values + 2 * n - out);
 }
 
-static void size_row(const struct model *m, double rate, const struct memory *blobs)
+static size_t xor_size(const struct tensor *t)
 {
-	const double c = (double)m->all_changed, low = floor_bits(m);
-	struct others o = {0};
-	double bits = 0;
+	uint8_t *all = need(malloc(2 * t->numel));
+	size_t size;
 
-	for (unsigned t = 0; t < TENSORS; t++)
-		bits += 8.0 * (double)blobs[t].len;
-	count_others(m, &o);
-	printf("{\"bench\":\"wfp1 size\",\"lr\":%g,\"density\":%.5f,\"floor_bits\":%.2f,"
-	       "\"wfp1_bits\":%.2f,\"ratio\":%.3f,\"trl_v1_bits\":%.1f,\"trl_v3_bits\":%.1f,"
+	for (uint64_t i = 0; i < 2 * t->numel; i++)
+		all[i] = t->old[i] ^ t->new[i];
+	size = zstd_size(all, 2 * t->numel);
+	free(all);
+	return size;
+}
+
+static void size_row(const struct weights *w, const char *name, const struct memory *blobs,
+		     const struct memory *blobs_x)
+{
+	const double c = (double)w->changed, low = floor_bits(w), lower = floor_given_exponents(w);
+	uint8_t *pulse = need(malloc(8 * w->changed + 1));
+	uint64_t wfp1 = 0, wfp1x = 0, xor_zstd = 0, pulse_len = 0;
+
+	for (unsigned t = 0; t < w->tensors; t++) {
+		wfp1 += w->t[t].changed > 0 ? blobs[t].len : 0;
+		wfp1x += blobs_x[t].len;
+		xor_zstd += xor_size(&w->t[t]);
+		pulse_len += put_pulse(&w->t[t], pulse + pulse_len);
+	}
+	printf("{\"bench\":\"wfp1 size\",\"run\":\"%s\",\"density\":%.5f,\"floor_bits\":%.2f,"
+	       "\"wfp1_bits\":%.2f,\"ratio\":%.3f,\"floor_given_exponents\":%.2f,"
+	       "\"wfp1x_bits\":%.2f,\"ratio_x\":%.3f,\"trl_v1_bits\":48.0,\"trl_v3_bits\":32.0,"
 	       "\"xor_zstd_bits\":%.1f,\"pulse_bits\":%.1f}\n",
-	       rate, c / (double)(m->numel * TENSORS), low / c, bits / c, bits / low,
-	       8.0 * (double)o.v1 / c, 8.0 * (double)o.v3 / c, 8.0 * (double)o.xor_zstd / c,
-	       8.0 * (double)o.pulse / c);
+	       name, c / (double)w->numel, low / c, 8.0 * (double)wfp1 / c,
+	       8.0 * (double)wfp1 / low, lower / c, 8.0 * (double)wfp1x / c,
+	       8.0 * (double)wfp1x / low, 8.0 * (double)xor_zstd / c,
+	       8.0 * (double)zstd_size(pulse, pulse_len) / c);
 	fflush(stdout);
+	free(pulse);
 }
 
 /* ---- speed ---- */
@@ -289,12 +234,12 @@ struct lists {
 	uint64_t elements;
 };
 
-static void make_lists(const struct model *m, struct lists *l)
+static void make_lists(const struct weights *w, struct lists *l)
 {
 	const struct rice_kernel *kernel = patch_kernel(NULL);
-	const size_t most = (size_t)TENSORS * (m->numel / PATCH_BLOCK);
+	const size_t each = (size_t)(w->t[0].numel / PATCH_BLOCK), most = w->tensors * each;
 	struct rice_encoder *e = need(rice_encoder_new(kernel));
-	size_t used = 0, room = (size_t)m->all_changed + most * RICE_SLACK;
+	size_t used = 0, room = (size_t)w->changed + most * RICE_SLACK;
 
 	l->blocks = 0;
 	l->elements = 0;
@@ -306,9 +251,9 @@ static void make_lists(const struct model *m, struct lists *l)
 	l->counts = need(calloc(most, sizeof(*l->counts)));
 	for (size_t i = 0; i < most && l->elements < SAMPLE; i++) {
 		size_t b = i * 257 % most; /* a prime: all come once, in another order */
-		unsigned t = (unsigned)(b / (m->numel / PATCH_BLOCK));
-		size_t from = b % (m->numel / PATCH_BLOCK) * PATCH_BLOCK * 2;
-		uint32_t n = kernel->diff[1](m->old[t] + from, m->new[t] + from, PATCH_BLOCK,
+		const struct tensor *t = &w->t[b / each];
+		size_t from = b % each * PATCH_BLOCK * 2;
+		uint32_t n = kernel->diff[1](t->old + from, t->new + from, PATCH_BLOCK,
 					     l->positions + 2 * used, l->values + 2 * used);
 		size_t j = l->blocks;
 
@@ -378,12 +323,12 @@ static double decode_all(const struct lists *l, const struct rice_kernel *kernel
 	return t;
 }
 
-static void coding_rows(const struct model *m, double rate)
+static void coding_rows(const struct weights *w, const char *name)
 {
 	double encode[ARRAY_LEN(kernels)][ROUNDS], decode[ARRAY_LEN(kernels)][ROUNDS];
 	struct lists l;
 
-	make_lists(m, &l);
+	make_lists(w, &l);
 	for (unsigned r = 0; r < ROUNDS; r++) {
 		for (unsigned k = 0; k < ARRAY_LEN(kernels); k++) {
 			const struct rice_kernel *kernel = patch_kernel(kernels[k]);
@@ -396,107 +341,173 @@ static void coding_rows(const struct model *m, double rate)
 	}
 	for (unsigned k = 0; k < ARRAY_LEN(kernels); k++)
 		if (patch_kernel(kernels[k]) != NULL)
-			printf("{\"bench\":\"wfp1 coding\",\"lr\":%g,\"kernel\":\"%s\","
+			printf("{\"bench\":\"wfp1 coding\",\"run\":\"%s\",\"kernel\":\"%s\","
 			       "\"encode_me_per_s\":%.0f,\"decode_me_per_s\":%.0f}\n",
-			       rate, kernels[k], (double)l.elements * 1e-6 / median(encode[k]),
-			       (double)l.elements * 1e-6 / median(decode[k]));
+			       name, kernels[k],
+			       (double)l.elements * 1e-6 / median(encode[k], ROUNDS),
+			       (double)l.elements * 1e-6 / median(decode[k], ROUNDS));
 	fflush(stdout);
 	free_lists(&l);
 }
 
-static double copy_all(const struct model *m, uint8_t *dst)
+static double copy_all(const struct weights *w, uint8_t *dst)
 {
 	double t = seconds();
 
-	for (unsigned i = 0; i < TENSORS; i++) {
-		memcpy(dst, m->new[i], 2 * m->numel);
+	for (unsigned i = 0; i < w->tensors; i++) {
+		memcpy(dst, w->t[i].new, 2 * w->t[i].numel);
 		__asm__ volatile("" : : "r"(dst) : "memory");
 	}
 	return seconds() - t;
 }
 
-static double diff_all(const struct model *m, const struct rice_kernel *kernel)
+static double diff_all(const struct weights *w, const struct rice_kernel *kernel)
 {
 	double t = seconds();
 
-	for (unsigned i = 0; i < TENSORS; i++)
-		if (diff_count(kernel, 2, m->old[i], m->new[i], m->numel) != m->changed[i])
+	for (unsigned i = 0; i < w->tensors; i++)
+		if (diff_count(kernel, 2, w->t[i].old, w->t[i].new, w->t[i].numel) !=
+		    w->t[i].changed)
 			exit(1);
 	return seconds() - t;
 }
 
-static double publish_all(const struct model *m, const struct rice_kernel *kernel,
+static double publish_all(const struct weights *w, const struct rice_kernel *kernel,
 			  struct memory *blobs)
 {
 	double t = seconds();
 
-	for (unsigned i = 0; i < TENSORS; i++)
-		write_patch(m, i, kernel, &blobs[i]);
+	for (unsigned i = 0; i < w->tensors; i++)
+		write_patch(&w->t[i], kernel, &blobs[i]);
 	return seconds() - t;
 }
 
-static void diff_rows(const struct model *m, double rate, struct memory *blobs)
+static void diff_rows(const struct weights *w, const char *name, struct memory *blobs)
 {
-	const double gb = 2e-9 * (double)(m->numel * TENSORS);
+	const double gb = 2e-9 * (double)w->numel;
 	double copy[ROUNDS], diff[ARRAY_LEN(kernels)][ROUNDS], both[ARRAY_LEN(kernels)][ROUNDS];
-	uint8_t *dst = need(malloc(2 * m->numel));
+	uint8_t *dst = need(malloc(2 * w->t[0].numel));
 	double copied;
 
-	memset(dst, 1, 2 * m->numel);
+	memset(dst, 1, 2 * w->t[0].numel);
 	for (unsigned r = 0; r < ROUNDS; r++) {
-		copy[r] = copy_all(m, dst);
+		copy[r] = copy_all(w, dst);
 		for (unsigned k = 0; k < ARRAY_LEN(kernels); k++) {
 			const struct rice_kernel *kernel = patch_kernel(kernels[k]);
 
 			if (kernel == NULL)
 				continue;
-			diff[k][r] = diff_all(m, kernel);
-			both[k][r] = publish_all(m, kernel, blobs);
+			diff[k][r] = diff_all(w, kernel);
+			both[k][r] = publish_all(w, kernel, blobs);
 		}
 	}
-	copied = median(copy);
+	copied = median(copy, ROUNDS);
 	for (unsigned k = 0; k < ARRAY_LEN(kernels); k++)
 		if (patch_kernel(kernels[k]) != NULL)
-			printf("{\"bench\":\"wfp1 diff\",\"lr\":%g,\"kernel\":\"%s\","
+			printf("{\"bench\":\"wfp1 diff\",\"run\":\"%s\",\"kernel\":\"%s\","
 			       "\"memcpy_gb_per_s\":%.1f,\"diff\":%.2f,\"diff_encode\":%.2f}\n",
-			       rate, kernels[k], gb / copied, copied / median(diff[k]),
-			       copied / median(both[k]));
+			       name, kernels[k], gb / copied, copied / median(diff[k], ROUNDS),
+			       copied / median(both[k], ROUNDS));
 	fflush(stdout);
 	free(dst);
+}
+
+/* With the reference in memory: elements gone through, and changed ones. */
+static void patchx_rows(const struct weights *w, const char *name, const struct memory *blobs,
+			struct memory *blobs_x, struct memory *scratch)
+{
+	enum { TURNS = 5 };
+	double encode[TURNS], decode[TURNS];
+
+	for (unsigned k = 0; k < ARRAY_LEN(kernels); k++) {
+		const struct rice_kernel *kernel = patch_kernel(kernels[k]);
+
+		for (unsigned r = 0; kernel != NULL && r < TURNS; r++) {
+			double t0 = seconds(), t1;
+
+			for (unsigned t = 0; t < w->tensors; t++)
+				write_patchx(&w->t[t], kernel, &blobs[t], &blobs_x[t]);
+			t1 = seconds();
+			for (unsigned t = 0; t < w->tensors; t++)
+				read_patchx(&w->t[t], kernel, &blobs_x[t], scratch);
+			encode[r] = t1 - t0;
+			decode[r] = seconds() - t1;
+		}
+		if (kernel != NULL)
+			printf("{\"bench\":\"wfp1x\",\"run\":\"%s\",\"kernel\":\"%s\","
+			       "\"encode_gb_per_s\":%.2f,\"encode_me_per_s\":%.1f,"
+			       "\"decode_gb_per_s\":%.2f,\"decode_me_per_s\":%.1f}\n",
+			       name, kernels[k], 2e-9 * (double)w->numel / median(encode, TURNS),
+			       1e-6 * (double)w->changed / median(encode, TURNS),
+			       2e-9 * (double)w->numel / median(decode, TURNS),
+			       1e-6 * (double)w->changed / median(decode, TURNS));
+	}
+	fflush(stdout);
+}
+
+/* All rows of a model, or its sizes alone. */
+static void rows(const struct weights *w, const char *name, bool speed)
+{
+	struct memory *blobs = need(calloc(w->tensors, sizeof(*blobs)));
+	struct memory *blobs_x = need(calloc(w->tensors, sizeof(*blobs_x))), scratch = {0};
+
+	for (unsigned t = 0; t < w->tensors; t++) {
+		uint64_t cap = patch_bound_rice(2, w->t[t].numel, w->t[t].numel / 2 + 1);
+
+		blobs[t] = (struct memory){need(calloc(1, cap)), cap, 0};
+		blobs_x[t] = (struct memory){need(calloc(1, cap)), cap, 0};
+		if (cap > scratch.cap) {
+			free(scratch.bytes);
+			scratch = (struct memory){need(calloc(1, cap)), cap, 0};
+		}
+		write_patch(&w->t[t], patch_kernel(NULL), &blobs[t]);
+		write_patchx(&w->t[t], patch_kernel(NULL), &blobs[t], &blobs_x[t]);
+		read_patchx(&w->t[t], patch_kernel(NULL), &blobs_x[t], &scratch);
+		if (w->t[t].changed > 0 &&
+		    (scratch.len != blobs[t].len ||
+		     memcmp(scratch.bytes, blobs[t].bytes, scratch.len) != 0)) {
+			fprintf(stderr, "bench_wfp1: wfp1x does not give the patch again\n");
+			exit(1);
+		}
+	}
+	size_row(w, name, blobs, blobs_x);
+	if (speed) {
+		coding_rows(w, name);
+		diff_rows(w, name, blobs);
+		patchx_rows(w, name, blobs, blobs_x, &scratch);
+	}
+	for (unsigned t = 0; t < w->tensors; t++) {
+		free(blobs[t].bytes);
+		free(blobs_x[t].bytes);
+	}
+	free(scratch.bytes);
+	free(blobs);
+	free(blobs_x);
 }
 
 int main(int argc, char **argv)
 {
 	static const double rates[] = {1e-6, 3e-6};
-	unsigned long mega = argc > 1 ? strtoul(argv[1], NULL, 10) : 48;
-	struct memory blobs[TENSORS];
-	struct model m;
+	static struct weights w;
+	unsigned long mega = argc > 1 ? strtoul(argv[1], NULL, 10) : 32;
+	char name[32];
 
-	if (mega < 1 || mega > 4096) {
-		fprintf(stderr, "usage: bench_wfp1 [MEGAELEMENTS]    (1 to 4096)\n");
+	if (argc == 4 && strcmp(argv[1], "--from") == 0) {
+		weights_load(&w, argv[3]);
+		rows(&w, argv[2], false);
+		weights_free(&w);
+		return 0;
+	}
+	if (mega < 1 || mega > 4096 || argc > 2) {
+		fprintf(stderr, "usage: bench_wfp1 [MEGAELEMENTS]    (1 to 4096)\n"
+				"       bench_wfp1 --from NAME DIR\n");
 		return 2;
 	}
-	m.numel = ((uint64_t)mega << 20) / TENSORS;
-	for (unsigned t = 0; t < TENSORS; t++) {
-		m.old[t] = need(malloc(2 * m.numel));
-		m.new[t] = need(malloc(2 * m.numel));
-		blobs[t].cap = patch_bound_rice(2, m.numel, m.numel / 4);
-		blobs[t].bytes = need(calloc(1, blobs[t].cap));
-	}
 	for (size_t i = 0; i < ARRAY_LEN(rates); i++) {
-		m.all_changed = 0;
-		for (unsigned t = 0; t < TENSORS; t++) {
-			train_tensor(&m, t, (float)rates[i]);
-			write_patch(&m, t, patch_kernel(NULL), &blobs[t]);
-		}
-		size_row(&m, rates[i], blobs);
-		coding_rows(&m, rates[i]);
-		diff_rows(&m, rates[i], blobs);
-	}
-	for (unsigned t = 0; t < TENSORS; t++) {
-		free(m.old[t]);
-		free(m.new[t]);
-		free(blobs[t].bytes);
+		snprintf(name, sizeof(name), "simulated %g", rates[i]);
+		weights_simulate(&w, (uint64_t)mega << 20, rates[i]);
+		rows(&w, name, true);
+		weights_free(&w);
 	}
 	return 0;
 }
