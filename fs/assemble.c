@@ -109,7 +109,10 @@ struct target target_make(struct layout *layout, const struct sources *now)
 
 struct target target_of_state(const struct state *s)
 {
-	return target_make(s->layout, s->sources);
+	struct target t = target_make(s->layout, s->sources);
+
+	t.anchor = s->anchor;
+	return t;
 }
 
 /* Every tensor must come from somewhere. */
@@ -368,6 +371,7 @@ int assemble_state(struct run *r, const struct plan *p, struct state **out, stru
 	if (err < 0)
 		goto out;
 	target = target_make(layout, sources);
+	target.anchor = steps[p->base].number;
 	err = fold_stack(r, p, &target, &links, &count, why);
 	if (err < 0)
 		goto out;

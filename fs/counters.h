@@ -8,6 +8,8 @@
 
 struct counters {
 	uint64_t reads, read_bytes, read_errors, opens, lookups, versions_published;
+	/* Deltas of wfp1x made into patches, bytes of the base that were read for it, and time. */
+	uint64_t given_base, given_base_bytes, given_base_ns;
 };
 extern struct counters counters;
 #define COUNT(field, n) __atomic_fetch_add(&counters.field, (n), __ATOMIC_RELAXED)

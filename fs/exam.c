@@ -176,6 +176,7 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 	e->state = EXAM_OK;
 	e->complete = named != NULL ? named->entry->kind == MANIFEST_ANCHOR : covers(&r->cover, d);
 	e->native = d->format->native;
+	e->given_base = e->native && d->encoding == WFP1_GIVEN_BASE;
 	take_states(e, d);
 	e->foreign = is_foreign(&r->cover, d);
 	e->holes_legal = d->holes_legal;
@@ -443,7 +444,10 @@ static int make_link(struct run *r, struct exam *e, const struct opened *opened,
 
 	patch_name(r, e, name);
 	if (e->native) {
-		err = native_link(r, d, opened->blob, number, target, name, &e->link, why);
+		err = e->given_base ? given_base_link(r, d, opened->blob, number, target, name,
+						      &e->link, why)
+				    : native_link(r, d, opened->blob, number, target, name,
+						  &e->link, why);
 		e->changed = err == 0 ? e->link->changed : 0;
 		return err;
 	}

@@ -567,6 +567,21 @@ static int fold_all(struct run *r, const struct plan *p, const struct target *ta
 	return 0;
 }
 
+int fold_below(struct run *r, uint64_t version, const struct target *target, struct link ***out,
+	       uint32_t *out_count, struct why *why)
+{
+	const struct step *base = lineage_find(&r->lineage, target->anchor);
+	const struct step *last = lineage_find(&r->lineage, version);
+	struct plan p;
+
+	if (base == NULL || last == NULL || last < base)
+		return why_set(why, EBADMSG, "is for version %llu, which is not there",
+			       (unsigned long long)version);
+	p.base = (size_t)(base - r->lineage.steps);
+	p.last = (size_t)(last - r->lineage.steps);
+	return collect_links(r, &p, target, out, out_count, why);
+}
+
 int fold_stack(struct run *r, const struct plan *p, const struct target *target, struct link ***out,
 	       uint32_t *out_count, struct why *why)
 {

@@ -18,7 +18,7 @@
 
 enum { NATIVE_PIECE = 4 << 20 };
 
-static int copy_blob(struct blob *blob, int fd, struct why *why)
+int native_copy(struct blob *blob, int fd, struct why *why)
 {
 	const struct block_range all = {0, blob->size};
 	struct sink sink = sink_fd(&fd);
@@ -52,10 +52,10 @@ static int download(struct run *r, struct blob *blob, const char *name, struct m
 
 	if (err < 0)
 		return why_set(why, -err, "no file for it can be made in the cache directory");
-	err = copy_blob(blob, fd, why);
+	err = native_copy(blob, fd, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = copy_blob(blob, fd, why);
+		err = native_copy(blob, fd, why);
 	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);
@@ -69,8 +69,8 @@ static int download(struct run *r, struct blob *blob, const char *name, struct m
 }
 
 /* The layout tensor of each of the file's, in name order, which is that of the parts. */
-static int find_targets(struct run *r, const struct delta *d, const struct layout *l,
-			uint32_t **out, struct why *why)
+int native_targets(struct run *r, const struct delta *d, const struct layout *l, uint32_t **out,
+		   struct why *why)
 {
 	uint32_t *targets = calloc(d->count + 1, sizeof(*targets));
 	int err = targets == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
@@ -105,9 +105,9 @@ static int check_widths(const struct link *l, const struct target *target, struc
 	return 0;
 }
 
-static int open_link(uint64_t number, struct mapping *mapping, const char *name,
-		     const struct target *target, const uint32_t *targets, struct link **out,
-		     struct why *why)
+int native_open(uint64_t number, struct mapping *mapping, const char *name,
+		const struct target *target, const uint32_t *targets, struct link **out,
+		struct why *why)
 {
 	struct link *link = NULL;
 	int err =
@@ -127,19 +127,19 @@ int native_link(struct run *r, const struct delta *d, struct blob *blob, uint64_
 {
 	struct mapping *mapping = NULL;
 	uint32_t *targets = NULL;
-	int err = find_targets(r, d, target->layout, &targets, why);
+	int err = native_targets(r, d, target->layout, &targets, why);
 
 	if (err < 0)
 		return err;
 	if (cachedir_map(r->config.cache, name, &mapping) == 0) {
-		err = open_link(number, mapping, name, target, targets, out, NULL);
+		err = native_open(number, mapping, name, target, targets, out, NULL);
 		if (err == 0)
 			goto out;
 		cachedir_remove(r->config.cache, name); /* damaged: get it again */
 	}
 	err = download(r, blob, name, &mapping, why);
 	if (err == 0) {
-		err = open_link(number, mapping, name, target, targets, out, why);
+		err = native_open(number, mapping, name, target, targets, out, why);
 		if (err < 0)
 			cachedir_remove(r->config.cache, name);
 	}

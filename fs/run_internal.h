@@ -69,7 +69,8 @@ struct exam {
 	bool foreign;  /* has a name that the cover lacks */
 	bool counted;  /* cover.counted includes it */
 	bool holes_legal;
-	bool native; /* a patch file, used as it is */
+	bool native;	 /* a patch file, used as it is */
+	bool given_base; /* native, but to be made with the bytes of its base version */
 	char format[32];
 	int64_t base_version;
 	bool has_states;	  /* the two below are known */
@@ -91,6 +92,7 @@ struct target {
 	struct layout *layout;	   /* borrowed */
 	const struct sources *now; /* borrowed; NULL: nothing yet (for a complete anchor) */
 	struct identity dtypes;	   /* of `now` */
+	uint64_t anchor; /* version that `now` is of, as far as deltas are matched to it */
 };
 
 struct fold { /* the links of several steps, merged into one */
@@ -249,6 +251,22 @@ int native_link(struct run *r, const struct delta *d, struct blob *blob, uint64_
 		const struct target *target, const char *name, struct link **out,
 		struct why *why) MUST_CHECK;
 
+/* Of native_link(): all bytes of the object; the layout tensor of each of its tensors, malloc'ed;
+ * the link of the file as it lies in the cache directory, after all checks. */
+int native_copy(struct blob *blob, int fd, struct why *why) MUST_CHECK;
+int native_targets(struct run *r, const struct delta *d, const struct layout *l, uint32_t **out,
+		   struct why *why) MUST_CHECK;
+int native_open(uint64_t number, struct mapping *mapping, const char *name,
+		const struct target *target, const uint32_t *targets, struct link **out,
+		struct why *why) MUST_CHECK;
+
+/* given_base.c */
+/* As native_link(), of a delta of wfp1x: made with the bytes of its base version, which has to be
+ * at or above target->anchor. */
+int given_base_link(struct run *r, const struct delta *d, struct blob *blob, uint64_t number,
+		    const struct target *target, const char *name, struct link **out,
+		    struct why *why) MUST_CHECK;
+
 /* plan.c */
 /* Records what stands in the way of a version, the first one only; true when that was it. */
 bool obstacle(struct run *r, uint64_t number, const char *fmt, ...) PRINTF(3, 4);
@@ -281,6 +299,10 @@ int known_update(struct run *r) MUST_CHECK;
 /* Stack of links for the steps (base, last], with what is folded already; a very long one is folded
  * first.  *out malloc'ed, links borrowed. */
 int fold_stack(struct run *r, const struct plan *p, const struct target *target, struct link ***out,
+	       uint32_t *out_count, struct why *why) MUST_CHECK;
+/* The stack of a version at or above target->anchor, with what is folded already.  *out malloc'ed,
+ * links borrowed. */
+int fold_below(struct run *r, uint64_t version, const struct target *target, struct link ***out,
 	       uint32_t *out_count, struct why *why) MUST_CHECK;
 /* Folds one group if one is due for the plan: 1; nothing to do: 0; or an error. */
 int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why);

@@ -310,6 +310,13 @@ int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst, si
 	return 0;
 }
 
+int state_read_stored(const struct state *s, uint32_t tensor, uint64_t off, void *dst, size_t len)
+{
+	int err = read_stored(s, tensor, off, dst, len);
+
+	return err < 0 ? err : apply_stack(s, tensor, off, dst, len);
+}
+
 void state_pull(const struct state *s)
 {
 	for (uint32_t i = 0; i < s->sources->blob_count; i++)

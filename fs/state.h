@@ -82,6 +82,11 @@ void state_unref(struct state *s);
 int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst,
 	       size_t len) MUST_CHECK;
 
+/* Bytes [off, off + len) of a tensor as it is stored (sources->v[]), patched; off is at an element
+ * and the range inside the tensor. */
+int state_read_stored(const struct state *s, uint32_t tensor, uint64_t off, void *dst,
+		      size_t len) MUST_CHECK;
+
 /* Pulls all base bytes near in the background, where they are remote (blob_pull()). */
 void state_pull(const struct state *s);
 /* How many bytes of the objects it reads from are near, of how many. */

@@ -230,6 +230,19 @@ static uint64_t counter(const uint64_t *c)
 	return __atomic_load_n(c, __ATOMIC_RELAXED);
 }
 
+/* What deltas have cost that need the bytes of the version before them. */
+static void text_given_base(struct buf *out)
+{
+	const uint64_t n = counter(&counters.given_base);
+
+	if (n == 0)
+		return;
+	buf_addf(out, "wfp1x: %llu delta%s made into patches, ", (ull)n, n == 1 ? "" : "s");
+	human_bytes(out, counter(&counters.given_base_bytes));
+	buf_addf(out, " of the versions before them read for it, %.1f s\n",
+		 (double)counter(&counters.given_base_ns) / NSEC_PER_SEC);
+}
+
 static void text_cache(const struct stack *s, struct buf *out)
 {
 	char *parent = s->opts->cache_dir != NULL ? strdup(s->opts->cache_dir) : cachedir_default();
@@ -280,6 +293,7 @@ void status_text(struct stack *s, struct buf *out)
 	buf_addf(out, "opens: %llu, lookups: %llu, versions published: %llu\n",
 		 (ull)counter(&counters.opens), (ull)counter(&counters.lookups),
 		 (ull)counter(&counters.versions_published));
+	text_given_base(out);
 	text_cache(s, out);
 	buf_addstr(out, "\n");
 	status_blocks_text(s, out);
@@ -395,6 +409,9 @@ static json_t *counters_json(void)
 	put(o, "opens", number_json(counter(&counters.opens)));
 	put(o, "lookups", number_json(counter(&counters.lookups)));
 	put(o, "versions_published", number_json(counter(&counters.versions_published)));
+	put(o, "wfp1x_deltas", number_json(counter(&counters.given_base)));
+	put(o, "wfp1x_base_bytes", number_json(counter(&counters.given_base_bytes)));
+	put(o, "wfp1x_seconds", json_real((double)counter(&counters.given_base_ns) / NSEC_PER_SEC));
 	return o;
 }
 

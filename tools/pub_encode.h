@@ -105,12 +105,22 @@ const struct pub_encoding *pub_encoding_at(size_t i);
 
 /* Entries of the table. */
 extern const struct pub_encoding pub_wfp1;
+extern const struct pub_encoding pub_wfp1x;		 /* tools/pub_wfp1x.c */
 extern const struct pub_encoding pub_trl_v1, pub_trl_v3; /* tools/pub_trl.c */
 extern const struct pub_encoding pub_hfdir;		 /* tools/pub_hfdir.c */
 
 /* Writes the patches into a patch file under "deltas/", with the metadata that readers of wfp1
  * look for. */
 int pub_wfp1_delta(const struct pub_input *in, struct pub_objects *out, struct why *why) MUST_CHECK;
+/* The same in an encoding whose file differs in its blobs only.  The function puts one for each
+ * tensor that has a patch, in order, through pub_patch_put() with the count of those before it. */
+struct patch_file_writer;
+typedef int pub_patch_blobs(const struct pub_input *in, struct patch_file_writer *w,
+			    struct why *why);
+int pub_patch_delta(const struct pub_input *in, const char *encoding, pub_patch_blobs *blobs,
+		    struct pub_objects *out, struct why *why) MUST_CHECK;
+int pub_patch_put(const struct pub_input *in, struct patch_file_writer *w, size_t index,
+		  const void *blob, uint64_t len, struct why *why) MUST_CHECK;
 /* The checkpoint's files, byte for byte, under "anchors/". */
 int pub_anchor_plain(const struct pub_input *in, struct pub_objects *out,
 		     struct why *why) MUST_CHECK;

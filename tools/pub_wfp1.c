@@ -41,29 +41,36 @@ static void add_hashes(const struct pub_input *in, struct buf *out)
 			buf_addf(out, "%02x", in->tensors[i].hash.bytes[j]);
 }
 
+/* The patches as they are. */
 static int copy_blobs(const struct pub_input *in, struct patch_file_writer *w, struct why *why)
 {
-	const struct sink *sink = patch_file_writer_sink(w);
 	size_t index = 0;
+	int ret = 0;
 
-	for (size_t i = 0; i < in->count; i++) {
+	for (size_t i = 0; ret == 0 && i < in->count; i++) {
 		const struct pub_tensor *t = &in->tensors[i];
-		int ret;
 
-		if (t->patch == NULL)
-			continue;
-		ret = sink->write(sink->ctx, patch_file_writer_at(w), t->blob, t->blob_len);
-		if (ret < 0)
-			return why_set(why, -ret, "the delta cannot be written in %s: %s",
-				       SHOWN(in->work_dir), strerrordesc_np(-ret));
-		ret = patch_file_writer_took(w, index++, t->blob_len);
-		if (ret < 0)
-			return why_set(why, -ret, "the delta is too large");
+		if (t->patch != NULL)
+			ret = pub_patch_put(in, w, index++, t->blob, t->blob_len, why);
 	}
-	return 0;
+	return ret;
 }
 
-static int write_file(const struct pub_input *in, int fd, struct why *why)
+int pub_patch_put(const struct pub_input *in, struct patch_file_writer *w, size_t index,
+		  const void *blob, uint64_t len, struct why *why)
+{
+	const struct sink *sink = patch_file_writer_sink(w);
+	int ret = sink->write(sink->ctx, patch_file_writer_at(w), blob, len);
+
+	if (ret < 0)
+		return why_set(why, -ret, "the delta cannot be written in %s: %s",
+			       SHOWN(in->work_dir), strerrordesc_np(-ret));
+	ret = patch_file_writer_took(w, index, len);
+	return ret < 0 ? why_set(why, -ret, "the delta is too large") : 0;
+}
+
+static int write_file(const struct pub_input *in, const char *encoding, pub_patch_blobs *blobs,
+		      int fd, struct why *why)
 {
 	const char **names = calloc(in->count + 1, sizeof(*names));
 	struct sink sink = sink_fd(&fd);
@@ -85,7 +92,7 @@ static int write_file(const struct pub_input *in, int fd, struct why *why)
 	count = patched(in, names);
 	ret = patch_file_writer_new(names, count,
 				    (const struct st_meta[]){
-					    {"encoding", "wfp1"},
+					    {"encoding", encoding},
 					    {"model_version", version},
 					    {"base_version", base_version},
 					    {"lineage", in->lineage},
@@ -95,7 +102,7 @@ static int write_file(const struct pub_input *in, int fd, struct why *why)
 				    },
 				    7, &sink, &w, why);
 	if (ret == 0)
-		ret = copy_blobs(in, w, why);
+		ret = blobs(in, w, why);
 	if (ret == 0)
 		ret = source_fd(fd, &back);
 	if (ret == 0)
@@ -110,23 +117,29 @@ out:
 	return ret;
 }
 
-int pub_wfp1_delta(const struct pub_input *in, struct pub_objects *out, struct why *why)
+int pub_patch_delta(const struct pub_input *in, const char *encoding, pub_patch_blobs *blobs,
+		    struct pub_objects *out, struct why *why)
 {
 	char key[64], *path = NULL;
 	int fd = -1, ret;
 
-	snprintf(out->encoding, sizeof(out->encoding), "wfp1");
+	snprintf(out->encoding, sizeof(out->encoding), "%s", encoding);
 	snprintf(key, sizeof(key), "deltas/step_%06" PRIu64 "-%s.safetensors", in->version,
 		 in->attempt);
 	ret = pub_work_file(in, "delta", &path, &fd, why);
 	if (ret < 0)
 		return ret;
-	ret = write_file(in, fd, why);
+	ret = write_file(in, encoding, blobs, fd, why);
 	if (ret == 0)
 		return pub_objects_add(out, key, NULL, path, fd, why);
 	free(path);
 	close(fd);
 	return ret;
+}
+
+int pub_wfp1_delta(const struct pub_input *in, struct pub_objects *out, struct why *why)
+{
+	return pub_patch_delta(in, "wfp1", copy_blobs, out, why);
 }
 
 const struct pub_encoding pub_wfp1 = {

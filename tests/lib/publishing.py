@@ -129,10 +129,10 @@ def same_state(a, b):
 
 
 def read_wfp1(blob, base, entry, lineage, base_state):
-    """The state after a wfp1 object."""
+    """The state after an object of wfp1 or wfp1x."""
     _, header, start = st.split(blob)
     meta = header.pop("__metadata__")
-    assert meta["format"] == "weightfs-patch" and meta["encoding"] == "wfp1", meta
+    assert meta["format"] == "weightfs-patch" and meta["encoding"] == entry["encoding"], meta
     assert meta["model_version"] == str(entry["version"]), meta
     assert meta["base_version"] == str(entry["base"]), meta
     assert (meta["lineage"], meta["state"], meta["base_state"]) == (
@@ -143,9 +143,11 @@ def read_wfp1(blob, base, entry, lineage, base_state):
     state = dict(base)
     for (name, info), digest in zip(order, hashes):
         begin, end = info["data_offsets"]
-        patch = wfp1.read(blob[start + begin:start + end])
+        old, patch = base[name].data.tobytes(), blob[start + begin:start + end]
+        patch = (wfp1.read(patch) if entry["encoding"] == "wfp1" else
+                 wfp1.read_x(patch, old))
         assert patch.op == "ADD" and patch.hashes
-        new = wfp1.apply(patch, base[name].data.tobytes())
+        new = wfp1.apply(patch, old)
         assert xxhash.xxh3_128(new).hexdigest() == digest
         state[name] = st.Tensor(base[name].dtype, base[name].shape,
                                 np.frombuffer(new, st.carrier(base[name].dtype)))

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Deltas of wfp1x: small on the way, and nothing without the bytes of the version they apply to.
+ *
+ * Such a delta is made into an ordinary patch file once, when it arrives.  Its base version is read
+ * tensor by tensor for that, as far as it changes: the anchor's bytes with the patches that lie on
+ * them, through the same functions as a mount's own reads, and where they are remote into the same
+ * cache.  The patch file has the name that a downloaded one would have, so a restart finds it and
+ * needs neither object nor base; the object itself is not kept.
+ *
+ * What it costs is counted and shown in the status: deltas, bytes of the base, time.
+ */
+#include "fs/run_internal.h"
+
+#include "cache/clock.h"
+#include "cache/fileio.h"
+#include "fs/counters.h"
+#include "fs/kernel.h"
+
+#include <stdlib.h>
+
+enum { AHEAD = 16 << 20 }; /* bytes of a tensor asked for before they are read */
+
+/* A tensor of the base version, as a source. */
+struct reference {
+	const struct state *state;
+	uint32_t tensor;
+	uint64_t size, wanted; /* wanted: what is behind has not been asked for */
+};
+
+static int reference_read(void *ctx, uint64_t off, void *dst, size_t len)
+{
+	struct reference *r = ctx;
+	const struct sources *s = r->state->sources;
+	const struct tensor_source *v = &s->v[r->tensor];
+
+	if (off + len + AHEAD / 2 > r->wanted && r->wanted < r->size) {
+		uint64_t from = MAX(r->wanted, off), to = MIN(off + len + AHEAD, r->size);
+		const struct block_range range = {v->offset + from, to - from};
+
+		blob_want(s->blobs[v->blob], &range, 1);
+		r->wanted = to;
+	}
+	return state_read_stored(r->state, r->tensor, off, dst, len);
+}
+
+/* The state of the base version, as the delta's target has it stored. */
+static int base_state(struct run *r, const struct delta *d, const struct target *target,
+		      struct state **out, struct why *why)
+{
+	struct link **links = NULL;
+	struct identity id = {0};
+	uint32_t count = 0;
+	int err;
+
+	if (d->base_version < 0 || (uint64_t)d->base_version < target->anchor)
+		return why_set(why, EBADMSG,
+			       "needs the bytes of version %lld, which is below the anchor in use",
+			       (long long)d->base_version);
+	err = fold_below(r, (uint64_t)d->base_version, target, &links, &count, why);
+	if (err < 0)
+		return err;
+	err = state_new((uint64_t)d->base_version, target->anchor, 0, target->layout,
+			(struct sources *)(uintptr_t)target->now, links, count, &id, out);
+	free(links);
+	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+}
+
+static int decode_tensor(const struct state *base, const struct patchx *x, uint32_t tensor,
+			 struct patch_file_writer *w, size_t index, struct why *why)
+{
+	const struct tensor_source *v = &base->sources->v[tensor];
+	const struct layout_tensor *t = &base->layout->tensors[tensor];
+	struct reference ref = {
+		.state = base,
+		.tensor = tensor,
+		.size = (t->numel * st_dtype_bits(v->dtype) + 7) / 8,
+	};
+	const struct source src = {.read = reference_read, .ctx = &ref, .size = ref.size};
+	uint64_t len = 0, read = 0;
+	int err;
+
+	if (v->version > base->version)
+		return why_set(why, EBADMSG, "\"%s\" was replaced in a later version",
+			       SHOWN(t->name));
+	err = patchx_decode(x, &src, kernel_chosen(), PATCH_CODING_RICE, patch_file_writer_sink(w),
+			    patch_file_writer_at(w), &len, &read, why);
+	COUNT(given_base_bytes, read);
+	if (err < 0)
+		return why_prefix(why, "\"%s\"", SHOWN(t->name));
+	err = patch_file_writer_took(w, index, len);
+	return err < 0 ? why_set(why, -err, "its patch is too large") : 0;
+}
+
+/* The tensors of `file`, in its order, under the layout's names; targets[] is in the order of the
+ * file's names. */
+static int decode_all(const struct patch_file *file, const uint32_t *targets,
+		      const struct state *base, int fd, const char *name, uint64_t *out_size,
+		      struct why *why)
+{
+	const struct st_meta meta[] = {{"name", name}};
+	const char **names = calloc(file->count + 1, sizeof(*names));
+	uint32_t *to = calloc(file->count + 1, sizeof(*to));
+	struct patch_file_writer *w = NULL;
+	struct sink sink = sink_fd(&fd);
+	struct source readback;
+	int err = names == NULL || to == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
+
+	for (size_t i = 0; err == 0 && i < file->count; i++) {
+		const uint32_t at = file->header->by_name[i];
+
+		to[at] = targets[i];
+		names[at] = to[at] == LAYOUT_NONE ? file->header->tensors[at].name
+						  : base->layout->tensors[to[at]].name;
+	}
+	if (err == 0)
+		err = patch_file_writer_new(names, file->count, meta, ARRAY_LEN(meta), &sink, &w,
+					    why);
+	for (size_t i = 0; err == 0 && i < file->count; i++)
+		if (to[i] != LAYOUT_NONE)
+			err = decode_tensor(base, &file->x[i], to[i], w, i, why);
+	if (err == 0)
+		err = source_fd(fd, &readback);
+	if (err == 0)
+		err = patch_file_writer_end(w, &readback, out_size, why);
+	patch_file_writer_free(w);
+	free(names);
+	free(to);
+	return err;
+}
+
+/* The patch file that a downloaded one of wfp1x becomes. */
+static int make_patches(struct run *r, const struct mapping *object, const uint32_t *targets,
+			const struct state *base, const char *name, struct mapping **out,
+			struct why *why)
+{
+	struct cachedir *cache = r->config.cache;
+	struct patch_file *file = NULL;
+	uint64_t size = 0;
+	int fd = -1, err = patch_file_open_x(object->bytes, object->size, &file, why);
+
+	if (err < 0)
+		return err;
+	err = cachedir_create(cache, &fd);
+	if (err < 0) {
+		why_set(why, -err, "no file for its patch can be made in the cache directory");
+		goto out;
+	}
+	err = decode_all(file, targets, base, fd, name, &size, why);
+	if (err < 0 && cachedir_spill(cache, fd, err)) {
+		*why = (struct why){0};
+		err = decode_all(file, targets, base, fd, name, &size, why);
+	}
+	if (err < 0) {
+		cachedir_abort(cache, fd);
+		goto out;
+	}
+	err = cachedir_commit(cache, fd, name, size, out);
+	if (err < 0)
+		why_set(why, -err, "its patch cannot be stored in the cache directory%s",
+			err == -ENOSPC ? " (no space left)" : "");
+out:
+	patch_file_free(file);
+	return err;
+}
+
+/* The object, mapped, in a file that has no name; *out_fd for cachedir_abort(). */
+static int fetch(struct cachedir *cache, struct blob *blob, struct mapping **out, int *out_fd,
+		 struct why *why)
+{
+	int fd, err = cachedir_create(cache, &fd);
+
+	if (err < 0)
+		return why_set(why, -err, "no file for it can be made in the cache directory");
+	err = native_copy(blob, fd, why);
+	if (err < 0 && cachedir_spill(cache, fd, err)) {
+		*why = (struct why){0};
+		err = native_copy(blob, fd, why);
+	}
+	if (err == 0) {
+		err = mapping_new(fd, blob->size, out);
+		if (err < 0)
+			why_set(why, -err, "it cannot be mapped");
+	}
+	if (err < 0)
+		cachedir_abort(cache, fd);
+	else
+		*out_fd = fd;
+	return err;
+}
+
+int given_base_link(struct run *r, const struct delta *d, struct blob *blob, uint64_t number,
+		    const struct target *target, const char *name, struct link **out,
+		    struct why *why)
+{
+	struct mapping *mapping = NULL, *object = NULL;
+	const int64_t begin = clock_mono_ns();
+	struct state *base = NULL;
+	uint32_t *targets = NULL;
+	int fd = -1, err = native_targets(r, d, target->layout, &targets, why);
+
+	if (err < 0)
+		return err;
+	if (cachedir_map(r->config.cache, name, &mapping) == 0) {
+		err = native_open(number, mapping, name, target, NULL, out, NULL);
+		if (err == 0)
+			goto out;
+		cachedir_remove(r->config.cache, name); /* damaged: make it again */
+		mapping = NULL;
+	}
+	err = fetch(r->config.cache, blob, &object, &fd, why);
+	if (err == 0)
+		err = base_state(r, d, target, &base, why);
+	if (err == 0)
+		err = make_patches(r, object, targets, base, name, &mapping, why);
+	mapping_unref(object);
+	if (fd >= 0)
+		cachedir_abort(r->config.cache, fd);
+	if (err == 0)
+		err = native_open(number, mapping, name, target, NULL, out, why);
+	if (err == 0) {
+		COUNT(given_base, 1);
+		COUNT(given_base_ns, (uint64_t)(clock_mono_ns() - begin));
+	}
+out:
+	state_unref(base);
+	free(targets);
+	return err;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The encoding for slow links: the patches of wfp1, sorted by what the old weights are like
+ * (codec/patchx.h).  A third smaller, and who reads it reads its base version for it.
+ *
+ * The reference is the state that the patch applies to, which is mapped here.  Going through it
+ * takes longer than anything else of a publication, so tensors are coded by several threads, some
+ * at a time: they take the next one each, the results wait in memory and are written in order.
+ *
+ * Locks: `next` is atomic; everything else belongs to one thread, or to nobody while threads run.
+ */
+#include "tools/pub_encode.h"
+
+#include "codec/patch_file.h"
+#include "codec/patchx.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+enum { THREADS_MAX = 64, ROUND = 4 /* tensors of a round for each thread */ };
+
+struct coded {
+	const struct pub_tensor *tensor;
+	char *bytes; /* owned */
+	size_t len, cap;
+	int err;
+	struct why why;
+};
+
+struct round {
+	struct coded v[THREADS_MAX * ROUND];
+	size_t count;
+	size_t next; /* atomic */
+};
+
+static int coded_write(void *ctx, uint64_t off, const void *src, size_t len)
+{
+	struct coded *c = ctx;
+	const uint64_t end = off + len;
+
+	if (end > c->cap) {
+		const size_t cap = MAX(2 * c->cap, (size_t)end);
+		char *grown = realloc(c->bytes, cap);
+
+		if (grown == NULL)
+			return -ENOMEM;
+		c->bytes = grown;
+		c->cap = cap;
+	}
+	memcpy(c->bytes + off, src, len);
+	c->len = MAX(c->len, (size_t)end);
+	return 0;
+}
+
+static void code(struct coded *c)
+{
+	const struct pub_tensor *t = c->tensor;
+	const struct source old = source_memory(t->old, t->bytes);
+	const struct sink sink = {.write = coded_write, .ctx = c};
+	uint64_t len = 0;
+
+	c->err = patchx_encode(t->patch, t->dtype, &old, &sink, 0, &len, &c->why);
+	if (c->err < 0)
+		why_prefix(&c->why, "\"%s\"", SHOWN(t->name));
+}
+
+static void *work(void *ctx)
+{
+	struct round *r = ctx;
+	size_t i;
+
+	while ((i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED)) < r->count)
+		code(&r->v[i]);
+	return NULL;
+}
+
+/* Codes what is in the round; threads that cannot be had are done without. */
+static void code_round(struct round *r, unsigned jobs)
+{
+	pthread_t threads[THREADS_MAX];
+	unsigned started = 0;
+	sigset_t all, old;
+
+	r->next = 0;
+	sigfillset(&all); /* signals are the main thread's */
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	while (started + 1 < jobs && started + 1 < r->count &&
+	       pthread_create(&threads[started], NULL, work, r) == 0)
+		started++;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	work(r);
+	for (unsigned i = 0; i < started; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static int put_round(const struct pub_input *in, struct round *r, struct patch_file_writer *w,
+		     size_t *index, struct why *why)
+{
+	int ret = 0;
+
+	for (size_t i = 0; i < r->count; i++) {
+		struct coded *c = &r->v[i];
+
+		if (ret == 0 && c->err < 0) {
+			*why = c->why;
+			ret = c->err;
+		}
+		if (ret == 0)
+			ret = pub_patch_put(in, w, (*index)++, c->bytes, c->len, why);
+		free(c->bytes);
+	}
+	r->count = 0;
+	return ret;
+}
+
+static int code_blobs(const struct pub_input *in, struct patch_file_writer *w, struct why *why)
+{
+	const unsigned jobs = MIN(MAX(in->jobs, 1U), (unsigned)THREADS_MAX);
+	struct round *r = calloc(1, sizeof(*r));
+	size_t index = 0;
+	int ret = 0;
+
+	if (r == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	for (size_t i = 0; ret == 0 && i < in->count; i++) {
+		if (in->tensors[i].patch != NULL)
+			r->v[r->count++] = (struct coded){.tensor = &in->tensors[i]};
+		if (r->count == (size_t)jobs * ROUND || (i + 1 == in->count && r->count > 0)) {
+			code_round(r, jobs);
+			ret = put_round(in, r, w, &index, why);
+		}
+	}
+	free(r);
+	return ret;
+}
+
+static int wfp1x_delta(const struct pub_input *in, struct pub_objects *out, struct why *why)
+{
+	return pub_patch_delta(in, "wfp1x", code_blobs, out, why);
+}
+
+const struct pub_encoding pub_wfp1x = {
+	.name = "wfp1x",
+	.help = "about seven bits; readers go through the version before for it",
+	.delta = wfp1x_delta,
+	.anchor = pub_anchor_plain,
+};
