@@ -230,19 +230,6 @@ static uint64_t counter(const uint64_t *c)
 	return __atomic_load_n(c, __ATOMIC_RELAXED);
 }
 
-/* What deltas have cost that need the bytes of the version before them. */
-static void text_given_base(struct buf *out)
-{
-	const uint64_t n = counter(&counters.given_base);
-
-	if (n == 0)
-		return;
-	buf_addf(out, "wfp1x: %llu delta%s made into patches, ", (ull)n, n == 1 ? "" : "s");
-	human_bytes(out, counter(&counters.given_base_bytes));
-	buf_addf(out, " of the versions before them read for it, %.1f s\n",
-		 (double)counter(&counters.given_base_ns) / NSEC_PER_SEC);
-}
-
 static void text_cache(const struct stack *s, struct buf *out)
 {
 	char *parent = s->opts->cache_dir != NULL ? strdup(s->opts->cache_dir) : cachedir_default();
@@ -287,13 +274,7 @@ void status_text(struct stack *s, struct buf *out)
 	text_versions(&v, out);
 	status_pointer_text(v.report, out);
 	text_report(&v, out);
-	buf_addf(out, "reads: %llu, ", (ull)counter(&counters.reads));
-	human_bytes(out, counter(&counters.read_bytes));
-	buf_addf(out, ", %llu failed\n", (ull)counter(&counters.read_errors));
-	buf_addf(out, "opens: %llu, lookups: %llu, versions published: %llu\n",
-		 (ull)counter(&counters.opens), (ull)counter(&counters.lookups),
-		 (ull)counter(&counters.versions_published));
-	text_given_base(out);
+	status_counters_text(out);
 	text_cache(s, out);
 	buf_addstr(out, "\n");
 	status_blocks_text(s, out);
@@ -399,22 +380,6 @@ static json_t *options_json(const struct opts *opts)
 	return o;
 }
 
-static json_t *counters_json(void)
-{
-	json_t *o = json_object();
-
-	put(o, "reads", number_json(counter(&counters.reads)));
-	put(o, "read_bytes", number_json(counter(&counters.read_bytes)));
-	put(o, "read_errors", number_json(counter(&counters.read_errors)));
-	put(o, "opens", number_json(counter(&counters.opens)));
-	put(o, "lookups", number_json(counter(&counters.lookups)));
-	put(o, "versions_published", number_json(counter(&counters.versions_published)));
-	put(o, "wfp1x_deltas", number_json(counter(&counters.given_base)));
-	put(o, "wfp1x_base_bytes", number_json(counter(&counters.given_base_bytes)));
-	put(o, "wfp1x_seconds", json_real((double)counter(&counters.given_base_ns) / NSEC_PER_SEC));
-	return o;
-}
-
 static void put_generation(const struct view *v, json_t *root)
 {
 	const struct generation *g = v->weights ? v->current : NULL;
@@ -469,7 +434,7 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "blocks", status_blocks_json(s));
 	put(root, "serving", status_serving_json(s));
 	put(root, "kernel", json_string(patch_kernel_name(kernel_chosen())));
-	put(root, "counters", counters_json());
+	put(root, "counters", status_counters_json());
 	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
 	if (text == NULL)
 		out->failed = true;

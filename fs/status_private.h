@@ -43,4 +43,8 @@ void status_loads_text(const struct status_loads *l, struct buf *out);
 json_t *status_loads_json(const struct status_loads *l); /* a new array */
 void status_loads_metrics(const struct status_loads *l, struct buf *out);
 
+/* Reads, opens and what deltas have cost; status_counters.c. */
+void status_counters_text(struct buf *out);
+json_t *status_counters_json(void);
+
 #endif
