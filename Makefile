@@ -18,6 +18,8 @@ JOBS ?= $(shell nproc)
 # Seconds for each fuzz target, and how often `make soak` repeats the mount tests.
 FUZZ_SECONDS ?= 600
 SOAK_ROUNDS ?= 5
+# Seconds of the hunt for torn loads in `make soak`; the short form is part of the tests.
+TORN_SECONDS ?= 600
 # What `make test` runs under the sanitizers, as arguments for pytest.
 SANITIZED ?= tests/mount --ignore=tests/mount/test_huge.py
 # Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.
@@ -216,8 +218,9 @@ fuzz: setup ## fuzz each parser for FUZZ_SECONDS (600) with libFuzzer
 	$(SUBMAKE) VARIANT=fuzz fuzz-run
 fuzz-run: $(FUZZ_BIN)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh $(FUZZ_BIN)
-soak: setup ## long hunts: `fuzz`, then the mount tests SOAK_ROUNDS (5) times in each variant
+soak: setup ## long hunts: `fuzz`, torn loads, then the mount tests SOAK_ROUNDS (5) times in each variant
 	$(SUBMAKE) fuzz
+	TORN_SECONDS=$(TORN_SECONDS) $(SUBMAKE) pytest PYTEST_ARGS='-x tests/engines/test_torn.py'
 	@set -e; for round in $$(seq $(SOAK_ROUNDS)); do for v in release asan tsan; do \
 		echo "== round $$round, $$v"; \
 		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done

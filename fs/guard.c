@@ -131,7 +131,36 @@ static void note_name(struct guard_load *l, const char *name)
 	l->name_count += l->names[l->name_count] != NULL;
 }
 
-int guard_opened(struct guard *g, int pid, const char *name, bool open, int64_t now,
+static void begin_hold(struct guard *g, int64_t now)
+{
+	if (g->held)
+		return;
+	g->held = true;
+	g->began = now;
+}
+
+void guard_index(struct guard *g, int pid, int64_t now)
+{
+	struct guard_load **at = &g->loads, *l;
+
+	guard_tick(g, now);
+	while (*at && (*at)->pid != pid)
+		at = &(*at)->next;
+	l = *at;
+	if (!l || !l->sharded)
+		return;
+	if (l->view == g->current) {
+		l->began = now;
+		l->sharded = false;
+		begin_hold(g, now);
+		return;
+	}
+	*at = l->next;
+	load_free(l);
+	g->epoch++;
+}
+
+int guard_opened(struct guard *g, int pid, const char *name, bool index, bool open, int64_t now,
 		 uint64_t *out_id, bool *out_new)
 {
 	struct guard_load *l;
@@ -149,16 +178,15 @@ int guard_opened(struct guard *g, int pid, const char *name, bool open, int64_t 
 		l->began = now;
 		l->next = g->loads;
 		g->loads = l;
-		if (!g->held) {
-			g->held = true;
-			g->began = now;
-		}
+		begin_hold(g, now);
 	}
 	l->last = now;
-	l->open += open;
-	l->opens += open;
-	if (open)
+	if (open) {
+		l->open++;
+		l->opens++;
+		l->sharded |= !index;
 		note_name(l, name);
+	}
 	*out_id = l->id;
 	return 0;
 }

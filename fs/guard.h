@@ -6,7 +6,8 @@
  * the view (an opaque token: a version) that the plain paths showed then, and is *active* while a
  * file of it is open or mapped, and for `settle` after the last open or close; at most `max_hold`
  * after its begin.  What it has open after that does not count any more.  The process's next open
- * is a new load.
+ * is a new load.  So is an open of the index after one of a shard: nobody reads the index again in
+ * the middle of a load, and a process that reloads without a pause has no other sign of it.
  *
  * The *hold* is what all processes share: it keeps the plain paths on their view, so that ranks of
  * one engine, which start seconds apart, get the same version.
@@ -26,6 +27,9 @@
  *	none           | open                    | OPEN, on the current view
  *	none           | announced               | SETTLING, on the current view
  *	OPEN           | open                    | OPEN
+ *	OPEN, SETTLING | index after a shard,    | as it is, max_hold counts from now; a FREE
+ *	               |   view is current       |   hold becomes HELD
+ *	OPEN, SETTLING | the same, view is not   | OPEN, a new load on the current view
  *	OPEN           | last close              | SETTLING
  *	SETTLING       | open                    | OPEN, on the same view
  *	SETTLING       | settle over             | none
@@ -37,8 +41,8 @@
  *
  * Process 0 stands for all that cannot be told apart (another pid namespace): one load.
  *
- * A state machine and nothing else: no clock (times are arguments, monotonic nanoseconds, which
- *must not go back), no lock (the caller's), no I/O.
+ * A state machine and nothing else: no clock (times are arguments, monotonic, which must not go
+ * back), no lock (the caller's), no I/O.
  */
 #ifndef FS_GUARD_H
 #define FS_GUARD_H
@@ -57,6 +61,7 @@ struct guard_load {
 	int64_t began, last;	  /* last: of its opens and closes */
 	unsigned open;		  /* handles, mapped ones too */
 	unsigned opens;		  /* all that were opened */
+	bool sharded;		  /* a shard was opened after the index, if there was one */
 	char *names[GUARD_NAMES]; /* of its files, each once; the first so many */
 	unsigned name_count;
 };
@@ -77,10 +82,12 @@ struct guard {
 void guard_init(struct guard *g, int64_t settle, int64_t max_hold);
 void guard_release_all(struct guard *g); /* frees; the guard is as after guard_init() */
 
-/* A weight file was opened by plain path; `open` false: it is going to be, keep the view for it.
- * *out_id goes to guard_closed() when `open`.  *out_new: this began a load, whose command can be
- * set with guard_name().  -ENOMEM: nothing was noted. */
-int guard_opened(struct guard *g, int pid, const char *name, bool open, int64_t now,
+/* A process is going to open the index by plain path: before guard_opened(). */
+void guard_index(struct guard *g, int pid, int64_t now);
+/* A shard (or the index) was opened by plain path; `open` false: it is going to be, keep the view
+ * for it.  *out_id goes to guard_closed() when `open`.  *out_new: this began a load, whose command
+ * can be set with guard_name().  -ENOMEM: nothing was noted. */
+int guard_opened(struct guard *g, int pid, const char *name, bool index, bool open, int64_t now,
 		 uint64_t *out_id, bool *out_new) MUST_CHECK;
 void guard_name(struct guard *g, uint64_t id, const char *command);
 void guard_closed(struct guard *g, uint64_t id, int64_t now);

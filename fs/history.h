@@ -68,12 +68,12 @@ void history_set_guard(struct history *h, int64_t settle_ns, int64_t max_hold_ns
 bool history_guarded(const struct history *h);
 /* Another number when the view of any process may be another. */
 uint64_t history_epoch(struct history *h);
-/* A process opens a weight file that it looked up by plain path.  `epoch`: from before the look-up;
- * NULL: unknown, take it as it is.  *out_id: for the two below; *out_new: this began a load.
- * -ESTALE: what was looked up may be of another view than the process has now; it keeps that one
- * for now, so that looking up again helps.  -ENOMEM. */
-int history_load_opened(struct history *h, int pid, const char *name, const uint64_t *epoch,
-			uint64_t *out_id, bool *out_new) MUST_CHECK;
+/* A process opens a weight file (or the index) that it looked up by plain path.  `epoch`: from
+ * before the look-up; NULL: unknown, take it as it is.  *out_id: for the two below; *out_new: this
+ * began a load. -ESTALE: what was looked up may be of another view than the process has now; it
+ * keeps that one for now, so that looking up again helps.  -ENOMEM. */
+int history_load_opened(struct history *h, int pid, const char *name, bool index,
+			const uint64_t *epoch, uint64_t *out_id, bool *out_new) MUST_CHECK;
 void history_load_named(struct history *h, uint64_t id, const char *command);
 void history_load_closed(struct history *h, uint64_t id);
 /* Does a process see another version than the current one? (cheap) */

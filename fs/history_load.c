@@ -37,17 +37,21 @@ uint64_t history_epoch(struct history *h)
 	return epoch;
 }
 
-int history_load_opened(struct history *h, int pid, const char *name, const uint64_t *epoch,
-			uint64_t *out_id, bool *out_new)
+int history_load_opened(struct history *h, int pid, const char *name, bool index,
+			const uint64_t *epoch, uint64_t *out_id, bool *out_new)
 {
+	int64_t now;
 	bool stale;
 	int ret;
 
 	lock_take(&h->lock);
-	/* First, since time that has passed may change what the process sees. */
-	guard_tick(&h->guard, clock_mono_ns());
+	now = clock_mono_ns();
+	/* First, since that may change what the process sees. */
+	guard_tick(&h->guard, now);
+	if (index)
+		guard_index(&h->guard, pid, now);
 	stale = epoch && *epoch != h->guard.epoch;
-	ret = guard_opened(&h->guard, pid, name, !stale, clock_mono_ns(), out_id, out_new);
+	ret = guard_opened(&h->guard, pid, name, index, !stale, now, out_id, out_new);
 	history_note_split(h);
 	lock_release(&h->lock);
 	return ret < 0 ? ret : stale ? -ESTALE : 0;

@@ -131,10 +131,10 @@ int load_opened(fuse_req_t req, struct front_handle *h, const struct node *node)
 	if (!plain || (!hit.known && !weights))
 		return 0;
 	pid = process_of(tid);
-	ret = history_load_opened(f->stack->history, pid,
-				  weights ? node->state->layout->files[node->file].name
-					  : LAYOUT_INDEX_NAME,
-				  hit.known && !hit.again ? &hit.epoch : NULL, &id, &fresh);
+	ret = history_load_opened(
+		f->stack->history, pid,
+		weights ? node->state->layout->files[node->file].name : LAYOUT_INDEX_NAME, !weights,
+		hit.known && !hit.again ? &hit.epoch : NULL, &id, &fresh);
 	if (ret == 0)
 		h->load = id;
 	if (ret == -ESTALE) {

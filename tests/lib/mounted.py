@@ -78,9 +78,10 @@ class Mount:
     look for the newest."""
 
     def __init__(self, source, base=None, shard_size=None, keep=None, poll=0.1, hole_grace=0,
-                 settle=0, args=(), prefix=(), work=None, expect_exit=0):
+                 settle=0, args=(), prefix=(), work=None, expect_exit=0,
+                 lifetime=LIFETIME):
         self.source = source if "://" in str(source) else Path(source)
-        self.prefix, self.expect_exit = list(prefix), expect_exit
+        self.prefix, self.expect_exit, self.lifetime = list(prefix), expect_exit, lifetime
         self.work = Path(work or tempfile.mkdtemp(prefix="weightfs-test-"))
         self.own_work = work is None
         self.at = self.work / "mnt"
@@ -141,7 +142,7 @@ class Mount:
     def _watch(self):
         with contextlib.suppress(OSError):
             self.watchdog = subprocess.Popen(
-                ["sh", "-c", f"sleep {LIFETIME}; echo 1 > {abort_file(self.at)}"],
+                ["sh", "-c", f"sleep {self.lifetime}; echo 1 > {abort_file(self.at)}"],
                 start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _stop(self):

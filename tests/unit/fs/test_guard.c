@@ -41,7 +41,18 @@ static uint64_t opened(struct guard *g, int pid, int64_t now)
 	uint64_t id = 0;
 	bool fresh;
 
-	assert_int_equal(guard_opened(g, pid, "a", true, now, &id, &fresh), 0);
+	assert_int_equal(guard_opened(g, pid, "a", false, true, now, &id, &fresh), 0);
+	return id;
+}
+
+/* As the history does it. */
+static uint64_t index_opened(struct guard *g, int pid, int64_t now)
+{
+	uint64_t id = 0;
+	bool fresh;
+
+	guard_index(g, pid, now);
+	assert_int_equal(guard_opened(g, pid, "index", true, true, now, &id, &fresh), 0);
 	return id;
 }
 
@@ -213,20 +224,53 @@ static void release(void **state)
 	assert_ptr_equal(guard_view(g, 2), v2);
 }
 
+/* A process that loads again and again without a pause. */
+static void reloads(void **state)
+{
+	struct guard *g = *state;
+	uint64_t id = index_opened(g, 1, 0), epoch, again;
+
+	assert_int_equal(index_opened(g, 1, 1), id); /* twice before the shards: nothing new */
+	assert_int_equal(g->loads->began, 0);
+	assert_int_equal(opened(g, 1, 2), id);
+	/* While the view is current it is the same load with a new term; the hold keeps its own. */
+	assert_int_equal(index_opened(g, 1, 500), id);
+	assert_int_equal(g->loads->began, 500);
+	assert_int_equal(opened(g, 1, 501), id);
+	assert_true(held(g, 599));
+	assert_false(held(g, 600));
+	assert_int_equal(index_opened(g, 1, 601), id);
+	assert_true(held(g, 601)); /* a new load on what is current */
+	guard_moved(g, v2);
+	assert_ptr_equal(guard_view(g, 1), v1);
+	assert_int_equal(opened(g, 1, 602), id);
+	epoch = g->epoch;
+	again = index_opened(g, 1, 603);
+	assert_int_not_equal(again, id);
+	assert_int_not_equal(g->epoch, epoch);
+	assert_ptr_equal(guard_view(g, 1), v2);
+	assert_true(held(g, 603));
+	/* What the earlier load had open does not count. */
+	guard_closed(g, again, 604);
+	guard_closed(g, id, 607);
+	assert_true(held(g, 608));
+	assert_false(held(g, 609));
+}
+
 static void announced(void **state)
 {
 	struct guard *g = *state;
 	uint64_t id;
 	bool fresh;
 
-	assert_int_equal(guard_opened(g, 1, "a", false, 0, &id, &fresh), 0);
+	assert_int_equal(guard_opened(g, 1, "a", false, false, 0, &id, &fresh), 0);
 	assert_true(fresh);
 	assert_true(held(g, 4));
 	assert_int_equal(g->loads->opens, 0);
-	assert_int_equal(guard_opened(g, 1, "a", true, 4, &id, &fresh), 0);
+	assert_int_equal(guard_opened(g, 1, "a", false, true, 4, &id, &fresh), 0);
 	assert_false(fresh);
 	assert_true(held(g, 100));
-	assert_int_equal(guard_opened(g, 2, "a", false, 100, &id, &fresh), 0);
+	assert_int_equal(guard_opened(g, 2, "a", false, false, 100, &id, &fresh), 0);
 	guard_closed(g, g->loads->next->id, 100);
 	assert_false(held(g, 105)); /* it never came */
 }
@@ -241,7 +285,7 @@ static void names(void **state)
 		char name[16];
 
 		snprintf(name, sizeof(name), "f%d", i / 2);
-		assert_int_equal(guard_opened(g, 1, name, true, 0, &id, &fresh), 0);
+		assert_int_equal(guard_opened(g, 1, name, false, true, 0, &id, &fresh), 0);
 	}
 	assert_int_equal(g->loads->name_count, GUARD_NAMES);
 	assert_string_equal(g->loads->names[1], "f1");
@@ -266,7 +310,7 @@ static void times_without_end(void **unused)
 /* ---- random events against a model that keeps every handle and every time ---- */
 
 struct model_load {
-	bool alive;
+	bool alive, sharded;
 	uint64_t id;
 	const void *view;
 	int64_t began, last;
@@ -296,19 +340,29 @@ static void model_tick(struct model *m, int64_t now)
 	m->held &= any;
 }
 
-static void model_open(struct model *m, int pid, int64_t now, uint64_t id)
+static void model_open(struct model *m, int pid, bool index, int64_t now, uint64_t id)
 {
 	struct model_load *l = &m->of[pid];
 
 	model_tick(m, now);
+	if (index && l->alive && l->sharded) {
+		l->sharded = false;
+		l->began = now;
+		l->alive = l->view == m->current;
+		if (l->alive && !m->held) {
+			m->began = now;
+			m->held = true;
+		}
+	}
 	if (!l->alive) {
-		*l = (struct model_load){true, id, m->current, now, now, 0};
+		*l = (struct model_load){true, false, id, m->current, now, now, 0};
 		if (!m->held)
 			m->began = now;
 		m->held = true;
 	}
 	assert_int_equal(l->id, id);
 	l->open++;
+	l->sharded |= !index;
 	l->last = now;
 }
 
@@ -327,8 +381,10 @@ static void random_events(void **state)
 
 		now += rand_r(&seed) % 50 == 0 ? rand_r(&seed) % 300 : rand_r(&seed) % 3;
 		if (what < 40 && opens < 64) {
-			open_ids[opens] = opened(g, pid, now);
-			model_open(&m, pid, now, open_ids[opens]);
+			bool index = what < 5;
+
+			open_ids[opens] = index ? index_opened(g, pid, now) : opened(g, pid, now);
+			model_open(&m, pid, index, now, open_ids[opens]);
 			opens++;
 		} else if (what < 82 && opens) {
 			unsigned at = (unsigned)rand_r(&seed) % opens;
@@ -464,6 +520,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(loads_overlap_for_ever, setup, teardown),
 		cmocka_unit_test_setup_teardown(nothing_newer_at_max_hold, setup, teardown),
 		cmocka_unit_test_setup_teardown(release, setup, teardown),
+		cmocka_unit_test_setup_teardown(reloads, setup, teardown),
 		cmocka_unit_test_setup_teardown(announced, setup, teardown),
 		cmocka_unit_test_setup_teardown(names, setup, teardown),
 		cmocka_unit_test(times_without_end),

@@ -288,10 +288,10 @@ static void loads_keep_current(void **unused)
 	ino = publish(h, 1, "a");
 	assert_int_equal(history_wake_at(h), INT64_MAX);
 	epoch = history_epoch(h);
-	assert_int_equal(history_load_opened(h, 77, "x", &epoch, &a, &fresh), 0);
+	assert_int_equal(history_load_opened(h, 77, "x", false, &epoch, &a, &fresh), 0);
 	assert_true(fresh);
 	history_load_named(h, a, "python");
-	assert_int_equal(history_load_opened(h, 77, "y", &epoch, &a, &fresh), 0);
+	assert_int_equal(history_load_opened(h, 77, "y", false, &epoch, &a, &fresh), 0);
 	assert_false(fresh);
 	publish(h, 2, "a");
 	publish(h, 3, "a");
@@ -314,7 +314,7 @@ static void loads_keep_current(void **unused)
 	/* As long as it may: current moves on, the process keeps what it began with, though it
 	 * has nothing open at the moment and only one version is kept. */
 	clock_fake(1059 * NSEC_PER_SEC);
-	assert_int_equal(history_load_opened(h, 78, "x", &epoch, &b, &fresh), 0);
+	assert_int_equal(history_load_opened(h, 78, "x", false, &epoch, &b, &fresh), 0);
 	history_load_closed(h, b);
 	clock_fake(1060 * NSEC_PER_SEC);
 	history_tick(h);
@@ -328,23 +328,23 @@ static void loads_keep_current(void **unused)
 	assert_string_equal(command, "python");
 
 	/* What was looked up before the move has to be looked up again, and then stays. */
-	assert_int_equal(history_load_opened(h, 79, "x", &epoch, &b, &fresh), -ESTALE);
+	assert_int_equal(history_load_opened(h, 79, "x", false, &epoch, &b, &fresh), -ESTALE);
 	publish(h, 4, "a");
 	assert_int_equal(viewed(h, 79), 3);
 	epoch = history_epoch(h);
-	assert_int_equal(history_load_opened(h, 79, "x", &epoch, &b, &fresh), 0);
+	assert_int_equal(history_load_opened(h, 79, "x", false, &epoch, &b, &fresh), 0);
 	assert_int_equal(viewed(h, 0), 3);
 	clock_fake(1064 * NSEC_PER_SEC);
 	assert_int_equal(viewed(h, 78), 3); /* over */
 	assert_false(history_split(h));
 	/* ... which somebody who looked a name up before may not have known */
-	assert_int_equal(history_load_opened(h, 78, "x", &epoch, &b, &fresh), -ESTALE);
+	assert_int_equal(history_load_opened(h, 78, "x", false, &epoch, &b, &fresh), -ESTALE);
 	history_tick(h);
 	assert_false(alive(ino));
 	history_release(h);
 	assert_int_equal(viewed(h, 0), 4);
 	assert_int_equal(viewed(h, 79), 3);
-	assert_int_equal(history_load_opened(h, 80, "x", NULL, &b, &fresh), 0);
+	assert_int_equal(history_load_opened(h, 80, "x", false, NULL, &b, &fresh), 0);
 	history_free(h);
 }
 

@@ -231,15 +231,17 @@ static void loading(void **state)
 	history_set_guard(w->s->history, 5 * NSEC_PER_SEC, 600 * NSEC_PER_SEC);
 	put_anchor(w);
 	expect_line(w, "version 1 = ", " old");
-	assert_int_equal(
-		history_load_opened(w->s->history, 123, "model.safetensors", NULL, &id, &fresh), 0);
+	assert_int_equal(history_load_opened(w->s->history, 123, "model.safetensors", false, NULL,
+					     &id, &fresh),
+			 0);
 	history_load_named(w->s->history, id, "py\"thon");
 	expect_line(w, "version 1 = ", "; being loaded by pid 123 (py\\x22thon) for 0 s");
 	put_delta(w, "deltas/step_000002.safetensors", false);
 	expect_line(w, "version 1 = ",
 		    "; version 2 is ready, held back by pid 123 (py\\x22thon), loading for ");
-	assert_int_equal(
-		history_load_opened(w->s->history, 0, "model.safetensors", NULL, &id, &fresh), 0);
+	assert_int_equal(history_load_opened(w->s->history, 0, "model.safetensors", false, NULL,
+					     &id, &fresh),
+			 0);
 	expect_line(w, "version 1 = ", " and 1 more, loading for ");
 	j = read_json(w);
 	load = json_array_get(json_object_get(j, "loads"), 0);
