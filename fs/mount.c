@@ -49,6 +49,7 @@ struct mount {
 	struct front *front;
 	struct fuse_session *session;
 	struct daemon_signals *signals;
+	struct device device;	 /* of the session; outlives the nodes */
 	struct prepare *prepare; /* these two: the ready thread's until it was joined */
 	struct herald *herald;
 	char *point; /* resolved */
@@ -255,7 +256,8 @@ static int session_new(struct mount *m, const char *options, struct why *why)
 	if (!m->session)
 		return why_set(why, EINVAL, "the mount options are refused: %s",
 			       fuse_said[0] ? fuse_said : options);
-	m->front->passthrough.device.session = m->session;
+	m->device.session = m->session;
+	m->front->passthrough.device = &m->device;
 	return session_mount(m, why);
 }
 
@@ -294,10 +296,11 @@ static int start_users(struct mount *m, struct why *why)
 		.stack = m->stack,
 		.mountpoint = m->point,
 		.ops = m->front->passthrough.wanted ? &passthrough_ops : NULL,
-		.ops_ctx = &m->front->passthrough,
+		.ops_ctx = &m->device,
 		.push = settings_push,
-		.push_ctx = &m->front->passthrough.device,
+		.push_ctx = &m->device,
 		.try = try_passthrough,
+		.try_ctx = &m->front->passthrough,
 	};
 	int ret = herald_start(m->front, m->point, &m->herald);
 
@@ -417,7 +420,7 @@ static void take_down(struct mount *m)
 	if (m->stack)
 		watch_stop(m->stack->watch);
 	if (m->session) {
-		device_close(&m->front->passthrough.device);
+		device_close(&m->device);
 		fuse_session_unmount(m->session);
 		/* Its look at the root ends with the connection at the latest. */
 		if (m->ready_started)

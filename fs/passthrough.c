@@ -187,30 +187,30 @@ int passthrough_want(struct passthrough *p, struct fuse_session *se, struct why 
 
 static int backing_open(void *ctx, int fd, int32_t *out)
 {
-	struct passthrough *p = ctx;
+	struct device *d = ctx;
 	struct backing_map map = {.fd = fd};
 	int id;
 
-	if (!device_enter(&p->device))
+	if (!device_enter(d))
 		return -ENOTCONN;
-	id = ioctl(fuse_session_fd(p->device.session), BACKING_OPEN, &map);
+	id = ioctl(fuse_session_fd(d->session), BACKING_OPEN, &map);
 	if (id < 0)
 		id = -errno;
-	device_leave(&p->device);
+	device_leave(d);
 	*out = id;
 	return id < 0 ? id : 0;
 }
 
 static void backing_close(void *ctx, int32_t backing)
 {
-	struct passthrough *p = ctx;
+	struct device *d = ctx;
 	uint32_t id = (uint32_t)backing;
 
 	/* Registrations end with the connection at the latest. */
-	if (!device_enter(&p->device))
+	if (!device_enter(d))
 		return;
-	(void)ioctl(fuse_session_fd(p->device.session), BACKING_CLOSE, &id);
-	device_leave(&p->device);
+	(void)ioctl(fuse_session_fd(d->session), BACKING_CLOSE, &id);
+	device_leave(d);
 }
 
 const struct whole_ops passthrough_ops = {backing_open, backing_close};
@@ -229,9 +229,9 @@ int passthrough_try(struct passthrough *p, const char *dir, struct why *why)
 	if (fd < 0)
 		return why_set(why, errno, "%s cannot be written: %s", dir, strerrordesc_np(errno));
 	(void)unlink(path);
-	ret = backing_open(p, fd, &id);
+	ret = backing_open(p->device, fd, &id);
 	if (ret == 0)
-		backing_close(p, id);
+		backing_close(p->device, id);
 	close(fd);
 	if (ret == -ELOOP)
 		return why_set(why, ENOTSUP,

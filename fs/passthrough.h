@@ -16,10 +16,10 @@
 #include "fs/settings.h"
 
 /* The first member of the session's userdata: that is what libfuse gives to our functions. */
-struct passthrough { /* zeroed: not used */
-	struct device device;
-	bool wanted;  /* set before the session's loop */
-	bool offered; /* the kernel has it; atomic, written by INIT */
+struct passthrough {	       /* zeroed: not used */
+	struct device *device; /* borrowed */
+	bool wanted;	       /* set before the session's loop */
+	bool offered;	       /* the kernel has it; atomic, written by INIT */
 };
 
 /* After the session was mounted: has INIT ask for it.  -ENOTSUP with a sentence: this libfuse
@@ -31,6 +31,7 @@ void passthrough_init(struct passthrough *p, struct fuse_conn_info *conn);
 int passthrough_try(struct passthrough *p, const char *dir, struct why *why) MUST_CHECK;
 /* Directly before fuse_reply_open(), in its thread. */
 void passthrough_reply(struct passthrough *p, const struct whole *w, struct fuse_file_info *fi);
-extern const struct whole_ops passthrough_ops; /* ctx: the struct passthrough */
+extern const struct whole_ops
+	passthrough_ops; /* ctx: the struct device, which outlives all nodes */
 
 #endif

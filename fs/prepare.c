@@ -299,7 +299,7 @@ static int open_wholes(struct prepare *p, struct why *why)
 	else
 		ret = wholes_new(&config, &p->wholes, why);
 	if (ret == 0)
-		ret = p->config.try(p->config.ops_ctx, wholes_path(p->wholes), why);
+		ret = p->config.try(p->config.try_ctx, wholes_path(p->wholes), why);
 	if (ret < 0) {
 		wholes_free(p->wholes);
 		p->wholes = NULL;

@@ -19,6 +19,7 @@ struct prepare_config {
 	void *push_ctx;
 	/* Tries whether whole files in that directory can be of use. */
 	int (*try)(void *ctx, const char *dir, struct why *why);
+	void *try_ctx;
 };
 
 /* Before the first version is published: with --warm current waits from now on.  No thread. */
