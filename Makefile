@@ -243,17 +243,22 @@ SHAREDIR := $(DESTDIR)$(PREFIX)/share/weightfs
 # mount(8) looks for its helpers in /sbin only; a private PREFIX keeps the helper to itself.
 SBINDIR := $(DESTDIR)$(if $(filter /usr /usr/local,$(PREFIX)),,$(PREFIX))/sbin
 INSTALLED := $(BINDIR)/weightfs $(MANDIR)/weightfs.1 $(COMPDIR)/weightfs \
-	$(UNITDIR)/weightfs@.service $(SBINDIR)/mount.fuse.weightfs $(SHAREDIR)/weightfs.py
+	$(UNITDIR)/weightfs@.service $(UNITDIR)/weightfs-follow@.service \
+	$(SBINDIR)/mount.fuse.weightfs $(SHAREDIR)/weightfs.py \
+	$(addprefix $(SHAREDIR)/examples/,$(notdir $(wildcard tools/examples/*.*)) fstab)
 at_prefix = sed 's|@PREFIX@|$(PREFIX)|g' $(1) >$(2) && chmod $(3) $(2)
 
 .PHONY: install uninstall
-install: all ## install under PREFIX (/usr/local): program, man page, completion, unit, mount helper
+install: all ## install under PREFIX (/usr/local): program, man page, completion, units, mount helper
 	install -d $(sort $(dir $(INSTALLED)))
 	install -m 755 $(B)/weightfs $(BINDIR)/weightfs
 	install -m 644 tools/weightfs.1 $(MANDIR)/weightfs.1
 	install -m 644 tools/weightfs.bash $(COMPDIR)/weightfs
 	install -m 644 tools/weightfs.py $(SHAREDIR)/weightfs.py
+	install -m 644 -t $(SHAREDIR)/examples $(filter-out %.sh,$(wildcard tools/examples/*))
+	install -m 755 -t $(SHAREDIR)/examples $(wildcard tools/examples/*.sh)
 	$(call at_prefix,tools/weightfs@.service,$(UNITDIR)/weightfs@.service,644)
+	$(call at_prefix,tools/weightfs-follow@.service,$(UNITDIR)/weightfs-follow@.service,644)
 	$(call at_prefix,tools/mount.fuse.weightfs,$(SBINDIR)/mount.fuse.weightfs,755)
 uninstall: ## remove exactly what install put there
 	rm -f $(INSTALLED)

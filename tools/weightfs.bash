@@ -35,8 +35,12 @@ _weightfs() {
 		return
 	fi
 	case $prev in
-	--base | --cache-dir | --output) _weightfs_offer "$cur" -d ;;
-	--log-file) _weightfs_offer "$cur" -f ;;
+	--base | --cache-dir | --output | --engine-path) _weightfs_offer "$cur" -d ;;
+	--log-file | --metrics | --ca-file | --token-file) _weightfs_offer "$cur" -f ;;
+	--engine) _weightfs_offer "$cur" -W $'vllm\nsglang\nmlx' ;;
+	--route) _weightfs_offer "$cur" -W $'rpc\ntransfer' ;;
+	--pause-mode) _weightfs_offer "$cur" -W $'wait\nkeep\nabort\nretract\nin_place' ;;
+	--on-failure) _weightfs_offer "$cur" -W $'keep-paused\nprevious\nresume' ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
 	--materialize) _weightfs_offer "$cur" -W $'auto\nalways\nnever' ;;
 	--inotify) _weightfs_offer "$cur" -W $'on\noff' ;;
@@ -45,7 +49,7 @@ _weightfs() {
 	*)
 		case $verb:$cur in
 		*:-*) _weightfs_offer "$cur" -W "$(_weightfs_options "$verb")" ;;
-		umount:* | status:* | wait:* | hold:* | release:* | pin:* | unpin:*) _weightfs_offer "$cur" -W "$(_weightfs_mounts)" ;;
+		umount:* | status:* | wait:* | follow:* | hold:* | release:* | pin:* | unpin:*) _weightfs_offer "$cur" -W "$(_weightfs_mounts)" ;;
 		inspect:*) _weightfs_offer "$cur" -f ;;
 		*) _weightfs_offer "$cur" -d ;;
 		esac

@@ -77,7 +77,7 @@ class Engine:
             return Answer(404, b'{"detail":"Not Found"}')
         given = request.headers.get("Authorization", "")
         if self.key and given != f"Bearer {self.key}":
-            said = json.dumps({"error": f"Unauthorized: {given}"})
+            said = json.dumps({"error": f"not authorized: {given.removeprefix('Bearer ')}"})
             return Answer(self.key_status, said.encode())
         self.calls.append(request.path)
         try:
