@@ -134,7 +134,8 @@ int store_put(struct store *s, const char *key, const struct source *src,
 int store_put_if(struct store *s, const char *key, const struct source *src,
 		 const struct put_condition *condition, struct why *why) MUST_CHECK;
 
-/* Removes the object if it is still this one (id NULL: whatever it is); where the store cannot
+/* Removes the object if it is still this one (id NULL: whatever it is, and what writers of it that
+ * were killed have left); where the store cannot
  * check that in one step it is looked at right before.  -ENOENT: there is none; -ESTALE: it is
  * another; -ENOTSUP: this store cannot. */
 int store_remove(struct store *s, const char *key, const struct identity *id,

@@ -16,6 +16,7 @@
  */
 #include "cache/store_dir.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -230,6 +231,26 @@ static int remove_failed(const char *key, int err, struct why *why)
 	}
 }
 
+/* What writers of this object left when they were killed.  True: there was something. */
+static bool remove_temps(int dirfd, const char *name)
+{
+	char prefix[NAME_MAX + 1];
+	int len = snprintf(prefix, sizeof(prefix), ".%.*s.tmp.", NAME_SHOWN, name);
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	struct dirent *e;
+	bool any = false;
+
+	while (dir != NULL && (e = readdir(dir)) != NULL)
+		if (strncmp(e->d_name, prefix, (size_t)len) == 0)
+			any |= unlinkat(dirfd, e->d_name, 0) == 0;
+	if (dir != NULL)
+		closedir(dir);
+	else if (fd >= 0)
+		close(fd);
+	return any;
+}
+
 int store_dir_remove(struct store *s, const char *key, const struct identity *id, struct why *why)
 {
 	struct dir_store *d = (struct dir_store *)s;
@@ -252,6 +273,8 @@ int store_dir_remove(struct store *s, const char *key, const struct identity *id
 		rc = check_identity(dirfd, name, id);
 	if (rc == 0 && unlinkat(dirfd, name, 0) < 0)
 		rc = -errno;
+	if (id == NULL && remove_temps(dirfd, name) && rc == -ENOENT)
+		rc = 0;
 	if (rc == 0)
 		rc = sync_dir(dirfd);
 	close(dirfd);

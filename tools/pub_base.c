@@ -89,6 +89,7 @@ static int settle(struct attempt *a, struct why *why)
 	if (m != NULL && strcmp(m->publisher.id, s->publisher) == 0 &&
 	    names_version(m, s->pending.lineage, s->pending.version, s->pending.state))
 		return pub_state_commit(s, why);
+	a->dropped = true;
 	return pub_state_drop(s, why);
 }
 

@@ -164,6 +164,22 @@ static int names_of_dir(const char *path, bool all, struct names *out, struct wh
 	return 0;
 }
 
+/* Loaders do not agree on which of the two they take. */
+static int check_single(const char *path, const struct names *n, struct why *why)
+{
+	char *single = path_join(path, PUB_SINGLE_NAME);
+	bool there = single != NULL && access(single, F_OK) == 0;
+
+	free(single);
+	for (size_t i = 0; there && i < n->count; i++)
+		there = strcmp(n->v[i], PUB_SINGLE_NAME) != 0;
+	return there ? why_set(why, EBADMSG,
+			       "%s has both %s and an index that does not name it: one of them is "
+			       "left from an earlier checkpoint and has to be removed",
+			       SHOWN(path), PUB_SINGLE_NAME)
+		     : 0;
+}
+
 static int find_names(const char *path, struct names *out, json_t **out_map, struct why *why)
 {
 	char *index = path_join(path, LAYOUT_INDEX_NAME), *text = NULL;
@@ -179,6 +195,8 @@ static int find_names(const char *path, struct names *out, json_t **out_map, str
 		ret = cannot(why, -ret, index, "read");
 	else
 		ret = names_of_index(index, text, len, out, out_map, why);
+	if (ret == 0 && *out_map != NULL)
+		ret = check_single(path, out, why);
 	free(text);
 	free(index);
 	return ret;

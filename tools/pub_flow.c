@@ -308,6 +308,8 @@ static int already_there(struct attempt *a, bool *out_done, struct why *why)
 	fill_input(a);
 	fill_report(a);
 	a->r->kind = "already there";
+	if (!a->dropped && !a->p->o->dry_run)
+		pub_remove_orphans(a);
 	return 0;
 }
 

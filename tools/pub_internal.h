@@ -37,7 +37,8 @@ struct attempt {
 	struct pub_report *r;
 	/* What the destination says. */
 	struct pointer was;
-	bool begins; /* a new lineage */
+	bool begins;  /* a new lineage */
+	bool dropped; /* an earlier attempt came to nothing */
 	char lineage[9];
 	uint64_t newest; /* of the lineage; 0: none */
 	char newest_state[33];

@@ -19,6 +19,7 @@
 #include "fs/rfc3339.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -43,8 +44,7 @@ static int add_entry(struct attempt *a, enum manifest_kind kind, const struct pu
 	const char *encoding = objects->encoding[0] != '\0' ? objects->encoding : "wfp1";
 	int ret = manifest_unhex(a->in.state, e.state);
 
-	memcpy(e.encoding, encoding, sizeof(e.encoding));
-	e.encoding[sizeof(e.encoding) - 1] = '\0';
+	snprintf(e.encoding, sizeof(e.encoding), "%s", encoding);
 	for (size_t i = 0; ret == 0 && i < objects->count; i++)
 		ret = manifest_entry_object(&e, objects->v[i].key, objects->v[i].file,
 					    objects->v[i].size);
@@ -372,6 +372,7 @@ static bool is_named(const struct manifest_entry *v, size_t count, const char *k
 
 void pub_remove_orphans(struct attempt *a)
 {
+	const struct manifest *m = a->next != NULL ? a->next : a->was.manifest;
 	struct pub_record *now = &a->p->state->now;
 	json_t *left = json_array(), *value;
 	struct why ignored = {0};
@@ -381,9 +382,10 @@ void pub_remove_orphans(struct attempt *a)
 		const char *key = json_string_value(value);
 		int ret = 0;
 
-		if (key != NULL && !is_named(a->next->steps, a->next->step_count, key) &&
-		    !is_named(a->next->spans, a->next->span_count, key))
-			ret = -ENOTSUP;
+		/* Some encodings use the same key in each attempt. */
+		if (key != NULL && !is_named(m->steps, m->step_count, key) &&
+		    !is_named(m->spans, m->span_count, key))
+			ret = store_remove(a->p->store, key, NULL, &ignored);
 		if (ret < 0 && ret != -ENOENT && left != NULL)
 			(void)json_array_append(left, value);
 	}
