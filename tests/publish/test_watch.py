@@ -1,5 +1,5 @@
-"""`weightfs publish --watch`: checkpoints are published when their trainer has finished them, oldest
-first, by a watch that starts again where it was."""
+"""`weightfs publish --watch`: checkpoints are published when their trainer has finished them,
+oldest first, by a watch that starts again where it was."""
 
 import contextlib
 import json
