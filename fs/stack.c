@@ -19,6 +19,7 @@
 #include "cache/clock.h"
 #include "cache/fileio.h"
 #include "cache/log.h"
+#include "cache/remote/aws_config.h"
 #include "cache/remote/http.h"
 #include "cache/remote/hub_token.h"
 #include "cache/remote/hub_url.h"
@@ -40,8 +41,13 @@
 
 #define HUB_GATEWAY "https://s3.hf.co" /* speaks S3 for the Hub's buckets */
 
+static bool has_scheme(const char *place, const char *scheme)
+{
+	return strncasecmp(place, scheme, strlen(scheme)) == 0;
+}
+
 /* The network client, which all remote stores of the stack share. */
-static int need_http(struct stack *s, struct why *why)
+static int need_http(struct stack *s, const char *place, struct why *why)
 {
 	/* Silence must leave time for another try. */
 	int64_t half_ms = s->opts->timeout_ns / 2000000;
@@ -50,16 +56,19 @@ static int need_http(struct stack *s, struct why *why)
 		.connect_ms = MIN(half_ms, 10000),
 		.inactivity_ms = MIN(half_ms, 30000),
 	};
+	char *aws = NULL;
+	int ret;
 
 	/* Credentials will be in memory, and a core file is read by more people than may have them.
 	 */
 	prctl(PR_SET_DUMPABLE, 0);
-	return s->http != NULL ? 0 : http_new(&options, &s->http, why);
-}
-
-static bool has_scheme(const char *place, const char *scheme)
-{
-	return strncasecmp(place, scheme, strlen(scheme)) == 0;
+	if (s->http != NULL)
+		return 0;
+	if (options.ca_file == NULL && has_scheme(place, "s3://"))
+		options.ca_file = aws = aws_ca_bundle(s->opts->profile, &options.ca_from);
+	ret = http_new(&options, &s->http, why);
+	free(aws);
+	return ret;
 }
 
 /* Where what lasts is kept; malloc'ed.  NULL: nowhere. */
@@ -136,7 +145,7 @@ static int open_remote(struct stack *s, const char *place, struct store **out, s
 		.request_payer = s->opts->request_payer,
 	};
 	char shown[200];
-	int ret = need_http(s, why);
+	int ret = need_http(s, place, why);
 
 	if (ret < 0)
 		return ret;
@@ -377,7 +386,7 @@ static int open_writable(struct stack *s, const char *place, struct store **out,
 			       (int)MIN((size_t)(colon - place), (size_t)20), place);
 	if (!store_hub_is(place))
 		return open_remote(s, place, out, why);
-	ret = need_http(s, why);
+	ret = need_http(s, place, why);
 	if (ret < 0)
 		return ret;
 	return wants_uploader(s->opts) ? open_uploader(s, place, out, why)

@@ -254,6 +254,22 @@ void aws_config_free(struct aws_config *c)
 	free(c);
 }
 
+char *aws_ca_bundle(const char *profile, const char **out_from)
+{
+	const char *file = aws_env("AWS_CA_BUNDLE");
+	struct aws_config *config = NULL;
+	char *copy;
+
+	*out_from = "AWS_CA_BUNDLE";
+	if (file == NULL && aws_config_load(profile, &config, NULL) == 0) {
+		file = aws_config_get(config, "ca_bundle");
+		*out_from = "the profile's ca_bundle";
+	}
+	copy = file != NULL && *file != '\0' ? strdup(file) : NULL;
+	aws_config_free(config);
+	return copy;
+}
+
 const char *aws_config_profile(const struct aws_config *c)
 {
 	return c->profile;

@@ -29,6 +29,9 @@ const char *aws_config_get(const struct aws_config *c, const char *key);
 const char *aws_config_endpoint(const struct aws_config *c, const char *service);
 /* AWS_REGION, AWS_DEFAULT_REGION, the profile's region; NULL: none. */
 const char *aws_config_region(const struct aws_config *c);
+/* The file of authorities that AWS's tools would trust: AWS_CA_BUNDLE, the profile's ca_bundle;
+ * malloc'ed, NULL: none.  *out_from: which of them. */
+char *aws_ca_bundle(const char *profile, const char **out_from);
 /* An environment variable, NULL when it is empty, too. */
 const char *aws_env(const char *name);
 bool aws_env_true(const char *name);

@@ -151,7 +151,7 @@ static void list_init(struct http_list *l)
 	l->count = 0;
 }
 
-static int choose_ca(struct http *h, const char *given, struct why *why)
+static int choose_ca(struct http *h, const char *given, const char *from, struct why *why)
 {
 	const char *file = given != NULL ? given : getenv("SSL_CERT_FILE");
 	char shown[256];
@@ -161,7 +161,9 @@ static int choose_ca(struct http *h, const char *given, struct why *why)
 	if (access(file, R_OK) != 0)
 		return why_set(why, errno, "the file of certificates '%s' (%s) cannot be read: %s",
 			       printable(shown, sizeof(shown), file, strlen(file)),
-			       given != NULL ? "--ca-file" : "SSL_CERT_FILE",
+			       given == NULL  ? "SSL_CERT_FILE"
+			       : from != NULL ? from
+					      : "--ca-file",
 			       strerrordesc_np(errno));
 	h->ca_file = strdup(file);
 	return h->ca_file != NULL ? 0 : why_set(why, ENOMEM, "out of memory");
@@ -238,7 +240,7 @@ int http_new(const struct http_options *options, struct http **out, struct why *
 	if (getrandom(&h->random, sizeof(h->random), 0) != (ssize_t)sizeof(h->random))
 		h->random ^= (uint64_t)clock_real_ns();
 	h->random |= 1; /* never zero */
-	rc = choose_ca(h, options->ca_file, why);
+	rc = choose_ca(h, options->ca_file, options->ca_from, why);
 	if (rc == 0)
 		rc = make_curl(h, why);
 	if (rc == 0) {

@@ -29,6 +29,7 @@ struct http_call;
 
 struct http_options {	       /* zero: the default in brackets */
 	const char *ca_file;   /* PEM bundle [SSL_CERT_FILE, else the system's] */
+	const char *ca_from;   /* who named it, for sentences [--ca-file] */
 	unsigned parallel;     /* calls in flight at most [32] */
 	int64_t connect_ms;    /* [10 000] */
 	int64_t inactivity_ms; /* without a byte [30 000] */

@@ -167,6 +167,11 @@ static bool s3_describe(struct store *store, struct buf *out)
 	return false;
 }
 
+static void s3_refresh(struct store *store)
+{
+	s3_probe_forget((struct s3_store *)store);
+}
+
 static void s3_free(struct store *store)
 {
 	struct s3_store *s = (struct s3_store *)store;
@@ -176,6 +181,7 @@ static void s3_free(struct store *store)
 	if (s->etags != NULL)
 		table_each(s->etags, free_etag, NULL);
 	table_free(s->etags);
+	listing_release(&s->known);
 	s3_place_release(&s->place);
 	free(s->base.name);
 	live_destroy(&s->live);
@@ -195,6 +201,7 @@ static const struct store_ops s3_ops = {
 	.free = s3_free,
 	.stop = s3_stop,
 	.describe = s3_describe,
+	.refresh = s3_refresh,
 };
 
 static int find_place(struct s3_store *s, const char *url, const struct s3_options *options,

@@ -342,6 +342,8 @@ int s3_call_run(struct s3_call *c, struct why *why)
 	lock_release(&w.lock);
 	condition_destroy(&w.cond);
 	lock_destroy(&w.lock);
+	if (c->purpose == S3_WRITE || c->purpose == S3_DELETE)
+		s3_probe_forget(c->s3);
 	if (c->live.call.err < 0)
 		return why_set(why, -c->live.call.err, "%s", c->live.call.why.text);
 	if (s3_call_redirected(c))

@@ -118,6 +118,8 @@ static void read_done(struct s3_read *r, int err)
 {
 	struct fetch *f = r->fetch;
 
+	if (err == -ENOENT || err == -ESTALE)
+		s3_probe_forget(r->h->s); /* what is listed is not so any more */
 	s3_call_release(&r->call);
 	free(r->etag);
 	free(r->link);

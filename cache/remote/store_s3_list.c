@@ -10,7 +10,8 @@
  * Left out: what the console writes to make a "folder" (an empty object whose key ends in '/');
  * and, counted, what keys.c says cannot be shown.
  *
- * The ETags of what was listed are kept by identity, for opening.  Blocks; any thread.
+ * The ETags of what was listed are kept by identity, for opening.  A long listing is not made anew
+ * while a few small ones say that nothing has come (store_s3_probe.c).  Blocks; any thread.
  */
 #include <stdlib.h>
 
@@ -37,10 +38,11 @@ struct page {
 
 struct lister {
 	struct s3_store *s;
-	const char *prefix; /* complete */
+	char *prefix; /* complete */
 	struct keys keys;
 	struct table *etags; /* of what is in keys */
 	char *token, *last;  /* how the next page is asked for */
+	unsigned pages;
 };
 
 /* ---- one page ---- */
@@ -282,6 +284,17 @@ static int next_page(struct lister *l, struct page *p, bool *out_more, struct wh
 	return 0;
 }
 
+static int take_page(struct lister *l, struct page *p, struct why *why)
+{
+	int rc = get_page(l, p, why);
+
+	l->pages++;
+	for (size_t i = 0; rc == 0 && i < p->count; i++)
+		if ((rc = take_row(l, p, &p->rows[i])) < 0)
+			why_set(why, -rc, "out of memory");
+	return rc;
+}
+
 static int all_pages(struct lister *l, struct why *why)
 {
 	bool more = true;
@@ -290,10 +303,7 @@ static int all_pages(struct lister *l, struct why *why)
 	while (rc == 0 && more) {
 		struct page p = {0};
 
-		rc = get_page(l, &p, why);
-		for (size_t i = 0; rc == 0 && i < p.count; i++)
-			if ((rc = take_row(l, &p, &p.rows[i])) < 0)
-				why_set(why, -rc, "out of memory");
+		rc = take_page(l, &p, why);
 		if (rc == 0 && l->keys.count > KEYS_COUNT_MAX)
 			rc = why_set(why, EFBIG, "%s: there are more than %d objects in it",
 				     l->s->base.name, KEYS_COUNT_MAX);
@@ -338,31 +348,70 @@ static void hand_over_etags(struct lister *l, size_t hidden)
 	l->etags = NULL;
 }
 
+static int lister_begin(struct lister *l, struct s3_store *s, const char *prefix, const char *after,
+			struct why *why)
+{
+	l->s = s;
+	l->etags = table_new();
+	l->prefix = s3_full_key(s, prefix);
+	l->last = after != NULL ? s3_full_key(s, after) : NULL;
+	return l->prefix == NULL || l->etags == NULL || (after != NULL && l->last == NULL)
+		       ? why_set(why, ENOMEM, "out of memory")
+		       : 0;
+}
+
+static int lister_finish(struct lister *l, struct listing *out, struct why *why)
+{
+	int rc = keys_finish(&l->keys, out);
+
+	return rc < 0 ? why_set(why, ENOMEM, "out of memory") : 0;
+}
+
+static void lister_end(struct lister *l)
+{
+	if (l->etags != NULL)
+		table_each(l->etags, free_value, NULL);
+	table_free(l->etags);
+	keys_release(&l->keys);
+	free(l->token);
+	free(l->last);
+	free(l->prefix);
+}
+
 int s3_list(struct store *store, const char *prefix, struct listing *out, struct why *why)
 {
 	struct s3_store *s = (struct s3_store *)store;
-	struct lister l = {.s = s, .etags = table_new()};
-	char *full = s3_full_key(s, prefix);
-	int rc = 0;
+	struct lister l = {0};
+	int rc;
 
-	l.prefix = full;
-	if (full == NULL || l.etags == NULL)
-		rc = why_set(why, ENOMEM, "out of memory");
+	if (*prefix == '\0' && s3_probe_unchanged(s, out))
+		return 0;
+	rc = lister_begin(&l, s, prefix, NULL, why);
 	if (rc == 0)
 		rc = all_pages(&l, why);
-	if (rc == 0) {
-		rc = keys_finish(&l.keys, out);
-		if (rc < 0)
-			why_set(why, ENOMEM, "out of memory");
-	}
 	if (rc == 0)
+		rc = lister_finish(&l, out, why);
+	if (rc == 0) {
 		hand_over_etags(&l, out->hidden);
-	if (l.etags != NULL)
-		table_each(l.etags, free_value, NULL);
-	table_free(l.etags);
-	keys_release(&l.keys);
-	free(l.token);
-	free(l.last);
-	free(full);
+		if (*prefix == '\0')
+			s3_probe_remember(s, out, l.pages);
+	}
+	lister_end(&l);
+	return rc;
+}
+
+int s3_list_some(struct s3_store *s, const char *prefix, const char *after, struct listing *out,
+		 struct why *why)
+{
+	struct lister l = {0};
+	struct page p = {0};
+	int rc = lister_begin(&l, s, prefix, after, why);
+
+	if (rc == 0)
+		rc = take_page(&l, &p, why);
+	if (rc == 0)
+		rc = lister_finish(&l, out, why);
+	page_release(&p);
+	lister_end(&l);
 	return rc;
 }

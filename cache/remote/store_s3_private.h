@@ -28,6 +28,8 @@ struct s3_store {
 	char region[S3_REGION_CAP]; /* where the bucket has turned out to be */
 	size_t hidden;		    /* names left out of the last listing of everything */
 	struct table *etags;	    /* first 8 bytes of an identity -> struct s3_etag */
+	struct listing known;	    /* the last one of everything, for probes; or empty */
+	int64_t known_ns;	    /* monotonic; 0: not to be relied upon */
 };
 
 /* ETags as listed, without quotes, so that opening an object needs no request. */
@@ -99,9 +101,21 @@ int s3_identity(const struct s3_store *s, const char *key, const char *etag, uin
 /* The complete key of one that is relative to the prefix; malloc'ed, NULL: out of memory. */
 char *s3_full_key(const struct s3_store *s, const char *key);
 
+/* ---- probing instead of listing (store_s3_probe.c) ---- */
+
+/* Takes note of a listing of everything that took so many requests. */
+void s3_probe_remember(struct s3_store *s, const struct listing *listing, unsigned pages);
+/* The next listing is one of everything. */
+void s3_probe_forget(struct s3_store *s);
+/* True when by a few small requests nothing is new; *out is the last listing then.  Blocks. */
+bool s3_probe_unchanged(struct s3_store *s, struct listing *out);
+
 /* ---- operations ---- */
 
 int s3_list(struct store *s, const char *prefix, struct listing *out, struct why *why);
+/* The first page of what begins with prefix, after a key (NULL: from the beginning). */
+int s3_list_some(struct s3_store *s, const char *prefix, const char *after, struct listing *out,
+		 struct why *why) MUST_CHECK;
 int s3_open(struct store *s, const struct object *object, struct handle **out, struct why *why);
 void s3_fetch(struct fetch *f);
 void s3_close(struct handle *h);

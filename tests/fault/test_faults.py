@@ -412,7 +412,19 @@ def test_certificates(cases, scratch, monkeypatch):
             m.wait_version(3)
             checks.assert_tree(m.at, case.files(3))
 
+    def aws_way(case):
+        run("log", "--cache-dir", scratch / "none", *case.place.args, case.place.url)
+
     secure(other)
     everywhere(cases, refused)
     secure(pair)
     everywhere(cases, accepted)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(pair[0]))
+    everywhere(cases, aws_way, ("s3", "gateway"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(scratch / "none.pem"))
+    assert "none.pem' (AWS_CA_BUNDLE) cannot be read" in ask(cases["s3"])
+    monkeypatch.delenv("AWS_CA_BUNDLE")
+    (scratch / "config").write_text(f"[default]\nca_bundle = {pair[0]}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(scratch / "config"))
+    everywhere(cases, aws_way, ("s3", "gateway"))
+    everywhere(cases, lambda case: ask(case), ("hub", "http"))

@@ -85,6 +85,7 @@ class StrictS3:
         self.epoch = 0
         self.violations, self.before_get = [], None
         self.upload_parts, self.most_at_once, self.at_once = [], 0, 0
+        self.second = threading.Condition()
         self.s3 = FakeServer(self.serve, "s3")
         self.cdn = FakeServer(self.serve_cdn, "cdn")
 
@@ -350,11 +351,11 @@ class StrictS3:
             upload = self.uploads.get(request.query["uploadId"])
             if upload is None:
                 raise Refused(404, "NoSuchUpload")
-            with self.lock:
+            with self.second:  # the first part waits until there is another one beside it
                 self.at_once += 1
                 self.most_at_once = max(self.most_at_once, self.at_once)
-            time.sleep(0.05)
-            with self.lock:
+                self.second.notify_all()
+                self.second.wait_for(lambda: self.most_at_once > 1, 5)
                 self.at_once -= 1
             upload[int(request.query["partNumber"])] = request.body
             self.upload_parts.append(len(request.body))

@@ -103,6 +103,60 @@ def test_overwritten_anchor(bucket, monkeypatch):
             print(f"{read} pages came")
 
 
+def test_probes_instead_of_listings(bucket, monkeypatch):
+    """Of a long listing only the ends are asked for; what is new there is seen at once, what was
+    rewritten or deleted when somebody asks, or when a read finds out."""
+    set_environment(monkeypatch, driven.keys())
+    run = trl.Run(bucket, "v3", interval=100)
+    models.publish(run, STATES[:3])
+    models.write_companions(bucket)
+    with StrictS3() as server:
+        server.page = 2
+        server.put_tree(bucket, "run/")
+        want = oracle.Oracle(bucket)
+        with Mount("s3://bucket/run", args=["--endpoint-url", server.endpoint,
+                                            "--times", "ignore"]) as m:
+            m.wait_version(3)
+
+            def listings(mark, pattern):
+                return server.s3.count("list-type.*" + pattern, mark)
+
+            def probed():
+                mark = server.s3.mark()
+                mounted.wait_until(lambda: listings(mark, "start-after=run%2Fdeltas%2F") >= 3,
+                                   "no probes")
+                return listings(mark, "continuation-token"), listings(mark, "prefix=run%2F($|&)")
+
+            mounted.wait_until(lambda: probed() == (0, 0), "it goes on listing")
+            for state in STATES[3:5]:
+                run.sync(state)
+                server.put_tree(bucket, "run/")
+                number = want.numbers()[-1]
+                m.wait_version(number)
+                checks.assert_tree(m.at, want.files(number))
+            mounted.wait_until(lambda: probed() == (0, 0), "it goes on listing")
+            server.put("run/config.json", b'{"new": 1}')
+            del server.objects["run/tokenizer.json"]
+            assert probed() == (0, 0)
+            assert (m.dot / "bucket" / "tokenizer.json").exists()
+            m.control("refresh")
+            mounted.wait_until(lambda: not (m.dot / "bucket" / "tokenizer.json").exists(),
+                               "a deletion is not seen")
+            assert (m.dot / "bucket" / "config.json").read_bytes() == b'{"new": 1}'
+            # A read that meets another object than the one that was listed.
+            mounted.wait_until(lambda: probed() == (0, 0), "it goes on listing")
+            server.put("run/unread.bin", b"2" * 5000)
+            m.control("refresh")
+            mounted.wait_until((m.dot / "bucket" / "unread.bin").exists, "a new object is not seen")
+            mounted.wait_until(lambda: probed() == (0, 0), "it goes on listing")
+            server.put("run/unread.bin", b"3" * 6000)
+            assert probed() == (0, 0)
+            with pytest.raises(OSError):
+                (m.dot / "bucket" / "unread.bin").read_bytes()
+            mounted.wait_until(lambda: (m.dot / "bucket" / "unread.bin").stat().st_size == 6000,
+                               "the rewrite is not seen")
+
+
 def test_offline(server, bucket, monkeypatch, scratch):
     """A warm cache, no bucket and no service for credentials: the last versions, and back again."""
     models.write_companions(bucket)
