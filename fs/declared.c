@@ -28,12 +28,49 @@ static bool at_hand(struct run *r, const struct step *s)
 	return true;
 }
 
+/* A span that begins here, ends at `end` or below, and is here already: how many steps it stands
+ * for; 0: there is none. */
+static size_t span_at_hand(struct run *r, size_t first, size_t end)
+{
+	const struct lineage *l = &r->lineage;
+	size_t best = 0;
+
+	for (size_t i = 0; i < l->span_count; i++) {
+		const struct span *s = &l->spans[i];
+		const struct exam *e;
+		size_t n;
+
+		if (s->base != l->steps[first - 1].number || s->version > l->steps[end - 1].number)
+			continue;
+		e = table_get_str(r->exams, s->pieces.v[0].object->key);
+		n = (size_t)(lineage_find(l, s->version) - l->steps) - (first - 1);
+		if (e != NULL && e->state == EXAM_OK && e->link != NULL && n > best)
+			best = n;
+	}
+	return best;
+}
+
+/* Are the steps [first, first + n) here already, one by one or by spans that are? */
 static bool all_at_hand(struct run *r, size_t first, size_t n)
 {
-	for (size_t i = first; i < first + n; i++)
-		if (!at_hand(r, &r->lineage.steps[i]))
+	const size_t end = first + n;
+
+	while (first < end) {
+		size_t step = span_at_hand(r, first, end);
+
+		if (step == 0 && !at_hand(r, &r->lineage.steps[first]))
 			return false;
+		first += step > 0 ? step : 1;
+	}
 	return true;
+}
+
+/* Is it itself here already? */
+static bool is_at_hand(struct run *r, const struct span *s)
+{
+	const struct exam *e = table_get_str(r->exams, s->pieces.v[0].object->key);
+
+	return e != NULL && e->state == EXAM_OK && e->link != NULL;
 }
 
 const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out_size)
@@ -51,7 +88,8 @@ const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out
 		const struct span *s = &l->spans[i - 1];
 		size_t n = (size_t)(lineage_find(l, s->version) - l->steps) - (first - 1);
 
-		if (n < 2 || all_at_hand(r, first, n) || !exams_ok(r, &s->pieces, NULL))
+		if (n < 2 || (!is_at_hand(r, s) && all_at_hand(r, first, n)) ||
+		    !exams_ok(r, &s->pieces, NULL))
 			continue;
 		*out_size = n;
 		return s;

@@ -129,9 +129,13 @@ bool run_unsettled(const struct run *r)
 
 static const char *plan_format(struct run *r, const struct plan *p)
 {
+	const struct step *last = &r->lineage.steps[p->last];
 	const struct object *o;
 	const char *format = "";
 
+	/* What a span stands for was not looked into. */
+	if (last->delta.entry != NULL && p->last > p->base)
+		return last->delta.entry->encoding;
 	for (size_t i = 0; (o = plan_objects(r, p, p->last, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
 

@@ -30,6 +30,9 @@ static const struct {
 	{"verify", verb_verify, "check every object and every version of a run"},
 	{"cache", verb_cache, "show, verify, prune or clear the local cache"},
 	{"publish", verb_publish, "publish a checkpoint as the next version of a run"},
+	{"compact", verb_compact, "merge deltas of a run into cumulative ones"},
+	{"prune", verb_prune, "delete what no version of a run needs any more"},
+	{"lease", verb_lease, "keep a version of a run from being pruned for some time"},
 	{"simulate", verb_simulate, "write a realistic run, for demos and tests"},
 };
 

@@ -30,6 +30,9 @@ int verb_export(int argc, char **argv);
 int verb_verify(int argc, char **argv);
 int verb_cache(int argc, char **argv);
 int verb_publish(int argc, char **argv);
+int verb_compact(int argc, char **argv);
+int verb_prune(int argc, char **argv);
+int verb_lease(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
 
 #endif

@@ -179,6 +179,21 @@ def test_spans(bucket):
         assert_version(mount, run, 15)
 
 
+def test_spans_that_come_later(bucket):
+    """Who has a shorter way already does not fetch a longer span."""
+    run = start(bucket, 6, spec=models.MINI)
+    run.span(1, 5)
+    with mounted.Mount(bucket, keep=1) as mount:
+        assert_version(mount, run, 6)
+        run.span(1, 6)
+        for state in models.states(3, 9, models.MINI)[6:]:
+            assert_version(mount, run, run.publish(state))
+        run.span(1, 9)
+        assert_version(mount, run, run.publish(models.states(3, 10, models.MINI)[9]))
+        states = {(s["base"], s["version"]): s["state"] for s in mount.status()["spans"]}
+        assert states == {(1, 5): "ok", (1, 6): "unread", (1, 9): "unread"}
+
+
 def test_span_that_is_damaged(bucket):
     """Then the deltas are used, as without it."""
     run = start(bucket, 6, spec=models.MINI)
