@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The uploader of buckets that is a program: `hf buckets cp FILE hf://buckets/NS/NAME/KEY`.
+ * The uploader of buckets that is a program: `hf buckets cp FILE hf://buckets/NS/NAME/KEY`, and to
+ * remove one `hf buckets rm`.
  *
  * The program reads files by name.  A source that is a file with a name is given as it is; anything
  * else is written to a temporary file first.  (It can read its standard input as well, but then
@@ -322,8 +323,8 @@ static const char *last_line(const char *text, size_t len, size_t *out_len)
 	return NULL;
 }
 
-static int complain(const char *uri, int code, char *said, size_t len, const char *token,
-		    struct why *why)
+static int complain(const char *verb, const char *uri, int code, char *said, size_t len,
+		    const char *token, struct why *why)
 {
 	char shown[300];
 	const char *line;
@@ -334,16 +335,15 @@ static int complain(const char *uri, int code, char *said, size_t len, const cha
 	blot_out(said, len, getenv("HF_TOKEN"));
 	line = last_line(said, len, &n);
 	if (line == NULL)
-		return why_set(why, EIO, "%s: hf buckets cp ended with exit code %d", SHOWN(uri),
-			       code);
-	return why_set(why, EIO, "%s: hf buckets cp: %s", SHOWN(uri),
+		return why_set(why, EIO, "%s: hf buckets %s ended with exit code %d", SHOWN(uri),
+			       verb, code);
+	return why_set(why, EIO, "%s: hf buckets %s: %s", SHOWN(uri), verb,
 		       printable(shown, sizeof(shown), line, n));
 }
 
-static int upload(struct hf_store *s, const char *path, const char *uri, struct why *why)
+/* argv: "hf", "buckets", what it is to do, ..., NULL; about the object of that name. */
+static int run(struct hf_store *s, char *const argv[], const char *uri, struct why *why)
 {
-	char *argv[] = {(char *)"hf", (char *)"buckets", (char *)"cp", (char *)"--quiet",
-			(char *)path, (char *)uri,	 NULL};
 	char entry[TOKEN_MAX + 16] = "HF_TOKEN=", *token = entry + 9;
 	char *said = malloc(SAID_MAX), **env = NULL;
 	size_t len = 0;
@@ -369,11 +369,12 @@ static int upload(struct hf_store *s, const char *path, const char *uri, struct 
 	if (err == 0 && atomic_load(&s->stopping) && code != 0)
 		err = -ECANCELED;
 	if (err == -ECANCELED)
-		why_set(why, ECANCELED, "%s: the upload was interrupted", SHOWN(uri));
+		why_set(why, ECANCELED, "%s: hf buckets %s was interrupted", SHOWN(uri), argv[2]);
 	else if (err < 0)
-		why_set(why, -err, "%s: hf buckets cp: %s", SHOWN(uri), strerrordesc_np(-err));
+		why_set(why, -err, "%s: hf buckets %s: %s", SHOWN(uri), argv[2],
+			strerrordesc_np(-err));
 	else if (code != 0)
-		err = complain(uri, code, said, len, token, why);
+		err = complain(argv[2], uri, code, said, len, token, why);
 out:
 	explicit_bzero(entry, sizeof(entry));
 	free(env);
@@ -396,7 +397,11 @@ static int hf_put(struct store *store, const char *key, const struct source *src
 		uri = NULL;
 		err = why_set(why, ENOMEM, "out of memory");
 	} else {
-		err = upload(s, path, uri, why);
+		char *argv[] = {
+			(char *)"hf", (char *)"buckets", (char *)"cp", (char *)"--quiet", path, uri,
+			NULL};
+
+		err = run(s, argv, uri, why);
 	}
 	if (own)
 		unlink(path);
@@ -406,10 +411,12 @@ static int hf_put(struct store *store, const char *key, const struct source *src
 	return err;
 }
 
-static int hf_put_if(struct store *store, const char *key, const struct source *src,
-		     const struct put_condition *condition, struct why *why)
+enum wanted { ANYTHING, ABSENT, PRESENT };
+
+/* What is there, by a listing of now: -EEXIST, -ENOENT; -ESTALE when it is not `id` (NULL: any). */
+static int check(struct hf_store *s, const char *key, enum wanted wanted, const struct identity *id,
+		 struct why *why)
 {
-	struct hf_store *s = hf_of(store);
 	struct listing now = {0};
 	const struct object *object;
 	int err;
@@ -419,14 +426,51 @@ static int hf_put_if(struct store *store, const char *key, const struct source *
 	if (err < 0)
 		return err;
 	object = listing_find(&now, key);
-	if (condition->absent && object != NULL)
+	if (wanted == ABSENT && object != NULL)
 		err = why_set(why, EEXIST, "%s/%s is there already", s->place, SHOWN(key));
-	else if (condition->replace != NULL &&
-		 (object == NULL || !identity_equal(&object->id, condition->replace)))
+	else if (wanted == PRESENT && object == NULL)
+		err = why_set(why, ENOENT, "%s/%s is not there", s->place, SHOWN(key));
+	else if (id != NULL && (object == NULL || !identity_equal(&object->id, id)))
 		err = why_set(why, ESTALE, "%s/%s was changed by somebody else", s->place,
 			      SHOWN(key));
 	listing_release(&now);
+	return err;
+}
+
+static int hf_put_if(struct store *store, const char *key, const struct source *src,
+		     const struct put_condition *condition, struct why *why)
+{
+	int err = check(hf_of(store), key, condition->absent ? ABSENT : ANYTHING,
+			condition->replace, why);
+
 	return err < 0 ? err : hf_put(store, key, src, why);
+}
+
+static int hf_remove(struct store *store, const char *key, const struct identity *id,
+		     struct why *why)
+{
+	struct hf_store *s = hf_of(store);
+	char *uri = NULL;
+	int err = check(s, key, PRESENT, id, why);
+
+	if (err == 0 && asprintf(&uri, "%s/%s", s->place, key) < 0) {
+		uri = NULL;
+		err = why_set(why, ENOMEM, "out of memory");
+	}
+	if (err == 0) {
+		char *argv[] = {(char *)"hf",
+				(char *)"buckets",
+				(char *)"rm",
+				(char *)"--yes",
+				(char *)"--quiet",
+				uri,
+				NULL};
+
+		err = run(s, argv, uri, why);
+	}
+	free(uri);
+	store_refresh(s->reader);
+	return err;
 }
 
 static int hf_list(struct store *s, const char *prefix, struct listing *out, struct why *why)
@@ -474,6 +518,7 @@ static const struct store_ops hf_ops = {
 	.open = hf_open,
 	.put = hf_put,
 	.put_if = hf_put_if,
+	.remove = hf_remove,
 	.refresh = hf_refresh,
 	.describe = hf_describe,
 	.stop = hf_stop,

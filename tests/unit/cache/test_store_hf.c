@@ -16,6 +16,8 @@
 
 static const char script[] =
 	"#!/bin/sh\n"
+	"if [ \"$1 $2 $3 $4\" = 'buckets rm --yes --quiet' ] && [ $# = 5 ]; then\n"
+	"\texec rm \"$SCRATCH/bucket/${5#hf://buckets/ns/name/run/}\"\nfi\n"
 	"[ \"$1 $2 $3\" = 'buckets cp --quiet' ] && [ $# = 5 ] || { echo usage >&2; exit 2; }\n"
 	"echo \"$4\" >\"$SCRATCH/given\"; echo \"$*\" >\"$SCRATCH/words\"\n"
 	"printf %s \"$HF_TOKEN\" >\"$SCRATCH/token\"\n"
@@ -155,6 +157,28 @@ static void conditions(void **state)
 	store_free(s);
 }
 
+static void removes(void **state)
+{
+	struct store *s = new_store();
+	struct source memory = source_memory("bytes", 5), other = source_memory("other!", 6);
+	struct listing l = {0};
+	struct identity before;
+	struct why why = {0};
+
+	assert_int_equal(store_put(s, "p", &memory, &why), 0);
+	assert_int_equal(store_list(s, "", &l, &why), 0);
+	before = l.v[0].id;
+	listing_release(&l);
+	assert_int_equal(store_put(s, "p", &other, &why), 0);
+	assert_int_equal(store_remove(s, "p", &before, &why), -ESTALE);
+	expect_file("bucket/p", "other!");
+	if (store_remove(s, "p", NULL, &why) < 0)
+		fail_msg("%s", why.text);
+	assert_int_not_equal(access(at("bucket/p"), F_OK), 0);
+	assert_int_equal(store_remove(s, "p", NULL, &why), -ENOENT);
+	store_free(s);
+}
+
 static void *stop_when_slow(void *arg)
 {
 	while (access(at("slow"), F_OK) != 0)
@@ -196,6 +220,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(uploads, setup, scratch_teardown),
 		cmocka_unit_test_setup_teardown(sentences, setup, scratch_teardown),
 		cmocka_unit_test_setup_teardown(conditions, setup, scratch_teardown),
+		cmocka_unit_test_setup_teardown(removes, setup, scratch_teardown),
 		cmocka_unit_test_setup_teardown(stops, setup, scratch_teardown),
 		cmocka_unit_test_setup_teardown(not_installed, setup, scratch_teardown),
 	};
