@@ -40,17 +40,20 @@ static char *place_name(const struct pub_options *o)
 {
 	const char *endpoint = o->source->endpoint_url;
 	char *name = NULL, *real;
+	size_t len;
 
 	if (strstr(o->dest, "://") == NULL) {
 		real = realpath(o->dest, NULL);
 		return real != NULL ? real : strdup(o->dest);
 	}
+	for (len = strlen(o->dest); len > 0 && o->dest[len - 1] == '/';)
+		len--;
 	if (endpoint == NULL)
 		endpoint = getenv("AWS_ENDPOINT_URL_S3");
 	if (endpoint == NULL)
 		endpoint = getenv("AWS_ENDPOINT_URL");
-	if (asprintf(&name, "%s%s%s", o->dest, endpoint != NULL ? " " : "",
-		     endpoint != NULL ? endpoint : "") < 0)
+	if (asprintf(&name, "%.*s%s%s", (int)MIN(len, (size_t)INT_MAX), o->dest,
+		     endpoint != NULL ? " " : "", endpoint != NULL ? endpoint : "") < 0)
 		return NULL;
 	return name;
 }
@@ -134,6 +137,15 @@ static int open_stream(struct attempt *a, struct why *why)
 	return ret;
 }
 
+static bool is_dest(const struct attempt *a, const char *checkpoint)
+{
+	const char *dest = a->p->o->dest;
+	struct stat x, y;
+
+	return strstr(dest, "://") == NULL && stat(checkpoint, &x) == 0 && stat(dest, &y) == 0 &&
+	       x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static int open_new(struct attempt *a, const char *checkpoint, struct why *why)
 {
 	const struct publisher *p = a->p;
@@ -151,6 +163,8 @@ static int open_new(struct attempt *a, const char *checkpoint, struct why *why)
 			pub_slot_clear(a->slot_path);
 		return open_stream(a, why);
 	}
+	if (is_dest(a, checkpoint))
+		return why_set(why, EINVAL, "the checkpoint and the destination are one directory");
 	ret = pub_checkpoint_open(checkpoint, false, &a->new, why);
 	return ret == 0 ? pub_companions_open(a->new, &a->companions, why) : ret;
 }

@@ -35,12 +35,20 @@ _weightfs() {
 		return
 	fi
 	case $prev in
-	--base | --cache-dir | --output | --engine-path) _weightfs_offer "$cur" -d ;;
+	--base | --cache-dir | --output | --engine-path | --state-dir | --against | --watch) _weightfs_offer "$cur" -d ;;
 	--log-file | --metrics | --ca-file | --token-file) _weightfs_offer "$cur" -f ;;
 	--engine) _weightfs_offer "$cur" -W $'vllm\nsglang\nmlx' ;;
 	--route) _weightfs_offer "$cur" -W $'rpc\ntransfer' ;;
 	--pause-mode) _weightfs_offer "$cur" -W $'wait\nkeep\nabort\nretract\nin_place' ;;
 	--on-failure) _weightfs_offer "$cur" -W $'keep-paused\nprevious\nresume' ;;
+	--encoding)
+		case $verb in
+		simulate) _weightfs_offer "$cur" -W $'gap_delta\nraw' ;;
+		*) _weightfs_offer "$cur" -W $'wfp1\nwfp1x\ntrl-v1\ntrl-v3\nxor-zstd' ;;
+		esac
+		;;
+	--uploader) _weightfs_offer "$cur" -W $'s3\nhf' ;;
+	--version-from) _weightfs_offer "$cur" -W $'name\ncount' ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
 	--materialize) _weightfs_offer "$cur" -W $'auto\nalways\nnever' ;;
 	--inotify) _weightfs_offer "$cur" -W $'on\noff' ;;
@@ -50,7 +58,7 @@ _weightfs() {
 		case $verb:$cur in
 		*:-*) _weightfs_offer "$cur" -W "$(_weightfs_options "$verb")" ;;
 		umount:* | status:* | wait:* | follow:* | hold:* | release:* | pin:* | unpin:*) _weightfs_offer "$cur" -W "$(_weightfs_mounts)" ;;
-		inspect:*) _weightfs_offer "$cur" -f ;;
+		inspect:* | publish:*) _weightfs_offer "$cur" -f ;;
 		*) _weightfs_offer "$cur" -d ;;
 		esac
 		;;

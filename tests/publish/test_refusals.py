@@ -154,6 +154,8 @@ def test_bad_checkpoints(publisher, bucket, scratch, states):
     assert "has no tensors" in publisher.refused(path)
     assert "standard input: " in publisher.refused("-", input=whole[:1000])
     assert publishing.Objects(bucket).keys() == set()
+    (bucket / "model.safetensors").write_bytes(whole)
+    assert "one directory" in publisher.refused(bucket)
 
 
 def test_bad_indexes(publisher, scratch, states):
