@@ -51,6 +51,9 @@ static bool is_companion(const struct run *r, const char *key)
 	name = name != NULL ? name + 1 : key;
 	if (r->base == NULL && lineage_owns(key))
 		return false;
+	/* What a publisher lists for plain web servers. */
+	if (r->base == NULL && r->lineage.manifest != NULL && strcmp(key, "index.json") == 0)
+		return false;
 	if (companions_weights(name))
 		return false;
 	/* The base's index goes with the base's files.  Where we make the files we make the index,

@@ -187,3 +187,19 @@ bool declared_plan(struct run *r, uint64_t limit, struct plan *out)
 	*out = from;
 	return ok;
 }
+
+bool declared_whole(struct run *r, size_t i, const bool *below)
+{
+	const struct lineage *l = &r->lineage;
+	const struct step *s = &l->steps[i];
+
+	if (exams_ok(r, &s->anchor, NULL) ||
+	    (i > 0 && below[i - 1] && exams_ok(r, &s->delta, NULL)))
+		return true;
+	for (size_t k = 0; k < l->span_count; k++)
+		if (l->spans[k].version == s->number &&
+		    below[lineage_find(l, l->spans[k].base) - l->steps] &&
+		    exams_ok(r, &l->spans[k].pieces, NULL))
+			return true;
+	return false;
+}

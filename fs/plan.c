@@ -275,8 +275,7 @@ void plan_whole(struct run *r, bool *out)
 		struct look here;
 
 		if (l->manifest != NULL) {
-			out[i] = exams_ok(r, &l->steps[i].anchor, NULL) ||
-				 (i > 0 && out[i - 1] && exams_ok(r, &l->steps[i].delta, NULL));
+			out[i] = declared_whole(r, i, out);
 			continue;
 		}
 		look_into(r, &l->steps[i], &here);

@@ -112,9 +112,6 @@ static bool add_stray(struct run_report *p, const struct stray *s)
 	} else if (s->kind == STRAY_NAME)
 		buf_addstr(&text, "is not named step_NUMBER.safetensors (with a number below "
 				  "2^63); it is ignored");
-	else if (s->kind == STRAY_UNNAMED)
-		buf_addstr(&text, "is not named by " MANIFEST_KEY ": an upload that was not "
-				  "finished, or pruned; it is ignored");
 	else
 		buf_addf(&text, "is older than %s, which has the same number; it is ignored",
 			 s->against->key);
@@ -145,6 +142,10 @@ static bool fill_object(struct run *r, struct version_info *v, const struct obje
 		v->changed += e->changed;
 		memcpy(v->format, e->format, sizeof(v->format));
 		state = VERSION_OK;
+		if (e->has_states && !v->has_state) {
+			memcpy(v->state_hash, e->to, sizeof(v->state_hash));
+			v->has_state = true;
+		}
 	} else if (e != NULL) {
 		state = e->state == EXAM_WAITING ? VERSION_WAITING : VERSION_BROKEN;
 		if (v->problem == NULL)
@@ -171,8 +172,11 @@ static bool fill(struct run *r, struct version_info *v, const struct pieces *p, 
 	};
 	v->key = shown(first != NULL ? first->key : "");
 	memcpy(v->lineage, r->label, sizeof(v->lineage));
-	if (p->entry != NULL)
+	if (p->entry != NULL) {
 		memcpy(v->encoding, p->entry->encoding, sizeof(v->encoding));
+		memcpy(v->state_hash, p->entry->state, sizeof(v->state_hash));
+		v->has_state = true;
+	}
 	for (size_t i = 0; i < p->count && v->key != NULL; i++)
 		if (!fill_object(r, v, p->v[i].object))
 			return false;
@@ -211,6 +215,11 @@ static void mark_blocked(const struct run *r, struct run_report *p)
 	for (size_t i = 0; i < p->version_count; i++) {
 		struct version_info *v = &p->versions[i];
 
+		/* What a span stands for has not been looked into, and is part of what is shown. */
+		if (v->state == VERSION_UNREAD && r->lineage.manifest != NULL && newest > 0 &&
+		    r->newest->state != NULL && v->number <= newest &&
+		    v->number > r->newest->state->anchor)
+			v->state = VERSION_OK;
 		if (v->state != VERSION_OK || v->number <= newest)
 			continue;
 		v->state = r->obstacle.waiting && v->number >= r->obstacle.number ? VERSION_WAITING
@@ -265,6 +274,9 @@ static bool fill_versions(struct run *r, struct run_report *p)
 		const struct piece piece = {.object = s->object};
 		const struct pieces pieces = {.v = &piece, .count = 1, .present = true};
 
+		/* An upload on its way is no problem: there is a note. */
+		if (s->kind == STRAY_UNNAMED)
+			continue;
 		if (s->kind != STRAY_SUPERSEDED) {
 			ok = add_stray(p, s);
 			continue;
@@ -313,6 +325,26 @@ static bool fill_pointer(struct run *r, struct run_report *p)
 	return true;
 }
 
+static bool note_unnamed(struct run *r, struct run_report *p)
+{
+	const struct object *first = NULL;
+	size_t n = 0;
+
+	for (size_t i = 0; i < r->lineage.stray_count; i++)
+		if (r->lineage.strays[i].kind == STRAY_UNNAMED && n++ == 0)
+			first = r->lineage.strays[i].object;
+	if (n == 0)
+		return true;
+	if (asprintf(&p->notes[p->note_count],
+		     "%zu object%s not named by " MANIFEST_KEY
+		     ", such as %.200s: an upload that is not finished, or something that was "
+		     "pruned; ignored",
+		     n, n == 1 ? " is" : "s are", SHOWN(first->key)) < 0)
+		return false;
+	p->note_count++;
+	return true;
+}
+
 static bool fill_notes(struct run *r, struct run_report *p)
 {
 	const char *text = buf_str(&r->notes);
@@ -320,7 +352,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 
 	for (size_t i = 0; i < r->lineage.stray_count; i++)
 		superseded += r->lineage.strays[i].kind == STRAY_SUPERSEDED;
-	p->notes = calloc(r->notes.len + 3, sizeof(char *));
+	p->notes = calloc(r->notes.len + 4, sizeof(char *));
 	if (p->notes == NULL)
 		return false;
 	while (*text != '\0') {
@@ -345,7 +377,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 			return false;
 		p->note_count++;
 	}
-	return true;
+	return note_unnamed(r, p);
 }
 
 static bool had_problem(const struct run_report *p, const char *object, const char *text)

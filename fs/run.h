@@ -67,7 +67,9 @@ struct version_info {
 	char lineage[9];
 	char format[32];
 	char encoding[32]; /* as weightfs.json says, or "" */
-	char *problem;	   /* sentence, or NULL */
+	bool has_state;	   /* the hash of the version's state is recorded (fs/manifest.h) */
+	uint8_t state_hash[16];
+	char *problem; /* sentence, or NULL */
 };
 
 struct span_info { /* a cumulative delta */

@@ -240,6 +240,8 @@ int declared_check(const struct run *r, const struct named *named, const struct 
 /* declared.c */
 /* plan_make() of a declared lineage. */
 bool declared_plan(struct run *r, uint64_t limit, struct plan *out);
+/* Is step i whole, given which of those below are? */
+bool declared_whole(struct run *r, size_t i, const bool *below);
 /* The largest usable span from the step before `first` that ends at `last` or below, and how many
  * steps it stands for; NULL: none, or the steps are at hand one by one. */
 const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out_size);

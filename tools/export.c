@@ -15,7 +15,9 @@
 #include "cache/clock.h"
 #include "cache/fileio.h"
 #include "cache/log.h"
+#include "fs/manifest.h"
 #include "fs/stack.h"
+#include "fs/state_hash.h"
 #include "tools/cli.h"
 #include "tools/place.h"
 #include "tools/progress.h"
@@ -81,6 +83,7 @@ struct copy {
 	struct progress progress;
 	uint8_t *piece; /* PIECE bytes */
 	bool quiet;
+	struct state_hash *hash; /* of the weights that pass, or NULL */
 	struct why *why;
 };
 
@@ -107,6 +110,8 @@ static int copy_bytes(struct copy *c, struct node *file, int fd, const char *pat
 		if (ret < 0)
 			return why_set(c->why, -ret, "%s cannot be read at byte %" PRIu64 ": %s",
 				       path, at, errno_text(ret));
+		if (c->hash != NULL && file->kind == NODE_WEIGHTS)
+			state_hash_feed(c->hash, file->file, c->piece, len);
 		ret = file_pwrite(fd, c->piece, len, at);
 		if (ret < 0)
 			return why_set(c->why, -ret, "%s cannot be written: %s", path,
@@ -205,18 +210,59 @@ static int build(struct stack *s, const uint64_t *version, struct generation **o
 
 /* ---- the verb ---- */
 
-static int write_out(struct generation *g, const char *dir, bool force, bool quiet, struct why *why)
+/* The state that was recorded for the version, if any: with a --base it is not that of the files.
+ */
+static bool recorded_state(struct stack *s, uint64_t version, uint8_t out[16])
+{
+	struct run_report *report = s->base == NULL ? run_report(s->run) : NULL;
+	bool found = false;
+
+	for (size_t i = 0; report != NULL && i < report->version_count && !found; i++) {
+		const struct version_info *v = &report->versions[i];
+
+		found = v->number == version && v->has_state && v->state != VERSION_SUPERSEDED;
+		if (found)
+			memcpy(out, v->state_hash, sizeof(v->state_hash));
+	}
+	run_report_unref(report);
+	return found;
+}
+
+/* What was written is what was published, or it is not kept. */
+static int check_state(const struct copy *c, const uint8_t want[16], uint64_t version)
+{
+	uint8_t have[16];
+	char hex[2][33];
+
+	if (state_hash_end(c->hash, have) < 0 || memcmp(have, want, sizeof(have)) == 0)
+		return 0;
+	manifest_hex(have, hex[0]);
+	manifest_hex(want, hex[1]);
+	return why_set(c->why, EBADMSG,
+		       "version %" PRIu64
+		       " has the state %s, and %s was published; weightfs verify "
+		       "says more",
+		       version, hex[0], hex[1]);
+}
+
+static int write_out(struct stack *s, struct generation *g, const char *dir, bool force, bool quiet,
+		     struct why *why)
 {
 	struct copy c = {.piece = malloc(PIECE), .quiet = quiet, .why = why};
+	uint8_t state[16];
 	char *temp = NULL;
 	int ret = replace_begin(dir, force, &temp, why);
 
-	if (ret == 0 && c.piece == NULL)
+	if (ret == 0 &&
+	    (c.piece == NULL || (g->state != NULL && recorded_state(s, g->version, state) &&
+				 state_hash_new(g->state->layout, &c.hash) < 0)))
 		ret = why_set(why, ENOMEM, "out of memory");
 	if (ret == 0) {
 		if (!quiet)
 			progress_begin(&c.progress, "export", tree_bytes(g->root));
 		ret = copy_dir(&c, g->root, temp);
+		if (ret == 0 && c.hash != NULL)
+			ret = check_state(&c, state, g->version);
 		if (ret == 0)
 			ret = replace_end(dir, force, temp, why);
 		if (ret < 0)
@@ -227,6 +273,7 @@ static int write_out(struct generation *g, const char *dir, bool force, bool qui
 			progress_end(&c.progress, "version %" PRIu64 " written to %s", g->version,
 				     dir);
 	}
+	state_hash_free(c.hash);
 	free(temp);
 	free(c.piece);
 	return ret;
@@ -242,7 +289,7 @@ static int run_export(struct opts *o, const struct cli_line *line, const uint64_
 
 	if (place_source(line->args[0], o, &why) < 0 || stack_new(o, false, &stack, &why) < 0 ||
 	    build(stack, version, &g, &why) < 0 ||
-	    write_out(g, line->value[OPT_OUT], line->value[OPT_FORCE] != NULL,
+	    write_out(stack, g, line->value[OPT_OUT], line->value[OPT_FORCE] != NULL,
 		      line->value[OPT_QUIET] != NULL, &why) < 0) {
 		ret = cli_fail(&why);
 	} else {

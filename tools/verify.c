@@ -11,7 +11,9 @@
  */
 #include "cache/clock.h"
 #include "cache/log.h"
+#include "fs/manifest.h"
 #include "fs/stack.h"
+#include "fs/state_hash.h"
 #include "tools/cli.h"
 #include "tools/place.h"
 #include "tools/progress.h"
@@ -55,6 +57,7 @@ struct verify {
 	bool quiet;
 	json_t *problems; /* of {object, error} */
 	unsigned objects, versions, whole, hashes;
+	uint64_t hashed; /* the last version whose state was compared */
 };
 
 static void problem(struct verify *v, const char *object, const char *text)
@@ -175,6 +178,96 @@ static void check_hash(struct verify *v, const struct version_info *info, const 
 	free(want);
 }
 
+/* Feeds all files of a state. */
+static int feed_state(struct verify *v, const struct state *s, struct state_hash *h)
+{
+	for (uint32_t f = 0; f < s->layout->file_count; f++)
+		for (uint64_t at = 0; at < s->layout->files[f].size;) {
+			uint64_t left = s->layout->files[f].size - at;
+			size_t len = (size_t)MIN(left, (uint64_t)PIECE);
+			int ret = state_read(s, f, at, v->piece, len);
+
+			if (ret < 0)
+				return ret;
+			state_hash_feed(h, f, v->piece, len);
+			at += len;
+		}
+	return 0;
+}
+
+/* The first tensor that is not what the delta says of it: its name in `out`. */
+static bool find_culprit(struct verify *v, const char *key, const struct state *s,
+			 const struct state_hash *h, char out[200])
+{
+	struct listing_ref *l = run_listing(v->stack->run);
+	const struct object *o = l != NULL ? listing_find(&l->listing, key) : NULL;
+	struct st_header *header = NULL;
+	struct blob *blob = NULL;
+	const char *hashes = NULL;
+	bool found = false;
+
+	if (o != NULL && blob_open(run_store(v->stack->run), o, false, &blob, NULL) == 0) {
+		struct source src = blob_source(blob);
+
+		if (st_read(&src, &header, NULL, NULL) == 0)
+			hashes = st_meta(header, "hashes");
+	}
+	if (hashes != NULL && strlen(hashes) != 32 * header->count)
+		hashes = NULL;
+	for (size_t i = 0; hashes != NULL && i < header->count && !found; i++) {
+		uint32_t t = layout_find(s->layout, header->tensors[i].name);
+		char hex[33];
+
+		if (t == LAYOUT_NONE)
+			continue;
+		manifest_hex(state_hash_tensor(h, t), hex);
+		found = memcmp(hex, hashes + 32 * i, 32) != 0;
+		if (found)
+			printable(out, 200, header->tensors[i].name,
+				  strlen(header->tensors[i].name));
+	}
+	st_free(header);
+	blob_unref(blob);
+	listing_unref(l);
+	return found;
+}
+
+/* Has the version the state that its publisher recorded?  Not with a --base, as above. */
+static void check_state(struct verify *v, const struct version_info *info, const struct state *s)
+{
+	struct state_hash *h = NULL;
+	char want[33], have[33], tensor[200];
+	struct buf text = {0};
+	uint8_t hash[16];
+	int ret;
+
+	if (!info->has_state || v->stack->base != NULL || v->hashed == info->number)
+		return;
+	v->hashed = info->number;
+	ret = state_hash_new(s->layout, &h);
+	if (ret == 0)
+		ret = feed_state(v, s, h);
+	if (ret == 0)
+		ret = state_hash_end(h, hash);
+	if (ret < 0) {
+		buf_addf(&text, "version %" PRIu64 " cannot be read: %s", info->number,
+			 errno_text(ret));
+	} else if (memcmp(hash, info->state_hash, sizeof(hash)) == 0) {
+		v->hashes++;
+	} else {
+		manifest_hex(hash, have);
+		manifest_hex(info->state_hash, want);
+		buf_addf(&text, "version %" PRIu64 " has the state %s, and %s was published",
+			 info->number, have, want);
+		if (find_culprit(v, info->key, s, h, tensor))
+			buf_addf(&text, "; tensor \"%s\" is not as published", tensor);
+	}
+	if (text.len > 0)
+		problem(v, info->key, buf_str(&text));
+	state_hash_free(h);
+	buf_release(&text);
+}
+
 static void check_version(struct verify *v, const struct version_info *info)
 {
 	struct generation *g = NULL;
@@ -191,6 +284,7 @@ static void check_version(struct verify *v, const struct version_info *info)
 	}
 	v->whole++;
 	check_hash(v, info, g->state);
+	check_state(v, info, g->state);
 	generation_unref(g);
 }
 
