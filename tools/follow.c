@@ -303,15 +303,17 @@ static int learn(struct follow *f, const char *start, struct why *why)
 
 /* ---- one update ---- */
 
-/* Lets go of what no replica has or points to.  Those that are away may still have theirs. */
-static void keep_leases(struct follow *f, uint64_t version)
+/* Lets go of what no replica has or points to, but for one more version (NULL: none).  Those that
+ * are away may still have theirs. */
+static void keep_leases(struct follow *f, const uint64_t *also)
 {
 	uint64_t *versions = calloc(2 * f->count + 1, sizeof(*versions));
 	size_t n = 0;
 
 	if (versions == NULL)
 		return; /* too much is kept, until the next time */
-	versions[n++] = version;
+	if (also != NULL)
+		versions[n++] = *also;
 	for (size_t i = 0; i < f->count; i++) {
 		if (f->replicas[i].has_whole)
 			versions[n++] = f->replicas[i].whole;
@@ -419,7 +421,7 @@ static enum follow_result update(struct follow *f, uint64_t version)
 		f->last_good = version;
 		f->last_good_real_ns = clock_real_ns();
 	}
-	keep_leases(f, version);
+	keep_leases(f, &version);
 	follow_report(f, &u);
 	free(path);
 	return u.result;
@@ -500,6 +502,7 @@ static int close_up(struct follow *f, int code)
 
 	if (follow_let_go(f, &why) < 0)
 		code = cli_fail(&why);
+	keep_leases(f, NULL);
 	for (size_t i = 0; i < f->count; i++) {
 		const struct follow_replica *r = &f->replicas[i];
 

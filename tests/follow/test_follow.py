@@ -8,6 +8,7 @@ from lib import mounted
 from lib.engines import Mlx, Sglang, Vllm
 from lib.following import Follow, Rig, once
 from lib.mounted import wait_until
+from lib.nginx import certificate
 
 RPC = ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version",
        "/is_paused", "/weight_info", "/resume"]
@@ -166,6 +167,45 @@ def test_leases(bucket):
         assert rig.pinned() == [last] and vllm.loaded == rig.digest(last)
         for server in rig.servers:
             server.close()
+
+
+def test_nothing_is_left_pinned_for_nobody(rig):
+    """A version that no engine has come to have is let go at the end; so are those of a command."""
+    vllm = rig.server(Vllm)
+    vllm.server.stop()
+    once(rig, "--engine", "vllm", "--url", vllm.url, "--retries", 0, check=False)
+    once(rig, "--exec", "true")
+    assert rig.pinned() == []
+
+
+def test_killed_half_way(rig):
+    """What a follow that was killed has left behind: the engine paused, the version pinned.  The
+    next one heals it."""
+    vllm = rig.server(Vllm)
+    gate = vllm.gate("/collective_rpc")
+    follow = Follow(rig.mount, "--engine", "vllm", "--url", vllm.url)
+    assert vllm.arrived["/collective_rpc"].wait(mounted.WAIT)
+    follow.process.kill()
+    follow.process.wait()
+    gate.set()
+    wait_until(lambda: vllm.loaded, "not loaded")
+    assert vllm.paused
+    line, _ = once(rig, "--engine", "vllm", "--url", vllm.url)
+    assert line["result"] == "ok" and not vllm.paused and vllm.loaded == rig.digest(1)
+
+
+def test_tls(rig, scratch):
+    """An authority of one's own by --ca-file; without it nothing is sent."""
+    vllm = rig.server(Vllm, key="sk-MARKED-tls")
+    pair = certificate(scratch)
+    vllm.server.secure(*pair)
+    env = {**os.environ, "VLLM_API_KEY": "sk-MARKED-tls"}
+    args = ["--engine", "vllm", "--url", vllm.url]
+    line, _ = once(rig, *args, check=False, env=env)
+    assert line["replicas"][0]["state"] == "away" and vllm.calls == []
+    assert "certificate" in line["replicas"][0]["error"]
+    once(rig, *args, "--ca-file", pair[0], env=env)
+    assert vllm.loaded == rig.digest(1)
 
 
 def test_engine_path(rig):
