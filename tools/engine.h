@@ -51,6 +51,7 @@ struct engine_answer {
 struct engine_seen {
 	bool any;	  /* it says which version it has, and that is a number: */
 	uint64_t version; /* that */
+	bool answered;	  /* ENGINE_ASK: all its questions were (the caller's) */
 	int paused;	  /* ENGINE_ASK: 1 it is, 0 it is not, -1 it does not say */
 	bool verified;	  /* ENGINE_VERIFY: it was asked, and it was right */
 };

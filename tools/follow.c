@@ -47,6 +47,7 @@ enum {
 	OPT_PAUSE_TIMEOUT,
 	OPT_NO_WARM,
 	OPT_ENGINE_PATH,
+	OPT_CHECK,
 	OPT_START,
 	OPT_ONCE,
 	OPT_METRICS,
@@ -70,6 +71,8 @@ static const struct cli_opt own[] = {
 	[OPT_PAUSE_TIMEOUT] = {"pause-timeout", 0, "SECONDS", "of a pause (300)"},
 	[OPT_NO_WARM] = {"no-warm", 0, NULL, "do not read a version before the pause"},
 	[OPT_ENGINE_PATH] = {"engine-path", 0, "DIR", "where the engines see the mount"},
+	[OPT_CHECK] = {"check", 0, "SECONDS",
+		       "how often to ask for restarted servers (15; 0: never)"},
 	[OPT_START] = {"start-version", 0, "N", "the engines have been started with version N"},
 	[OPT_ONCE] = {"once", 0, NULL, "bring the newest version, and end"},
 	[OPT_METRICS] = {"metrics", 0, "FILE", "keep metrics for Prometheus there"},
@@ -118,6 +121,8 @@ static int parse_times(const struct cli_line *line, struct follow_settings *set)
 
 	if (ret < 0)
 		ret = parse_time(line, OPT_MIN_INTERVAL, 0, &set->min_interval_ns);
+	if (ret < 0)
+		ret = parse_time(line, OPT_CHECK, 15 * NSEC_PER_SEC, &set->check_ns);
 	if (ret < 0)
 		ret = parse_time(line, OPT_TIMEOUT, 1800 * NSEC_PER_SEC, &set->reload_ns);
 	if (ret < 0)
@@ -435,6 +440,7 @@ struct rhythm {
 	unsigned again;	    /* updates in a row that did not succeed */
 	int64_t not_before; /* of any update */
 	int64_t retry_at;   /* of one to the same version */
+	int64_t check_at;   /* of the replicas */
 };
 
 static bool is_due(const struct follow *f, uint64_t newest)
@@ -458,6 +464,7 @@ static void note_update(const struct follow *f, struct rhythm *t, uint64_t versi
 	delay = MAX(f->set.backoff_ns, NSEC_PER_SEC / 100) << MIN(t->again, 12U);
 	t->not_before = began + f->set.min_interval_ns;
 	t->retry_at = clock_mono_ns() + MIN(delay, RETRY_NS);
+	t->check_at = clock_mono_ns() + f->set.check_ns;
 }
 
 /* EXIT_CODE_OK, or a failure that has been said. */
@@ -489,6 +496,16 @@ static int loop(struct follow *f)
 			}
 		} else if (any && f->set.once) {
 			return EXIT_CODE_OK;
+		}
+		if (f->count > 0 && f->set.check_ns > 0) {
+			if (t.check_at <= now) {
+				/* Told to end: the loop sees it. */
+				if (t.check_at != 0)
+					(void)!follow_check(f);
+				t.check_at = clock_mono_ns() + f->set.check_ns;
+				continue;
+			}
+			until = MIN(until, t.check_at);
 		}
 		newest_sleep(f->mount.newest_fd, f->signal_fd, until);
 	}

@@ -20,6 +20,7 @@ struct follow_settings {
 	bool warm, rolling, once;
 	unsigned retries; /* of a step, besides the first attempt */
 	int64_t backoff_ns, min_interval_ns;
+	int64_t check_ns;	     /* between two follow_check(); 0: never */
 	int64_t reload_ns, pause_ns; /* time limits */
 };
 
@@ -36,6 +37,7 @@ struct follow_replica {
 	bool has_path;
 	uint64_t path;	/* the version whose directory it was last told to load */
 	bool fresh;	/* see struct engine_ask */
+	bool speaks;	/* it can say which version it has */
 	bool is_paused; /* by us */
 	bool dirty;	/* see struct plan_facts */
 	uint64_t failures;
@@ -91,8 +93,6 @@ struct follow_update {
 
 /* ---- follow_run.c ---- */
 
-/* Asks every replica which version it has, once. */
-int follow_ask(struct follow *f, struct why *why) MUST_CHECK;
 /* Would an update to this version do anything? */
 bool follow_wants(const struct follow *f, uint64_t version);
 /* Brings it to the replicas that want it.  Blocks.  -errno: not even begun (memory). */
@@ -101,6 +101,16 @@ int follow_bring(struct follow *f, struct follow_update *u, struct why *why) MUS
 int follow_let_go(struct follow *f, struct why *why) MUST_CHECK;
 /* Counts the signals that have come; true: told to end. */
 bool follow_stopping(struct follow *f);
+/* Sleeps until a call has ended, a signal has come, or that time. */
+void follow_doze(const struct follow *f, int64_t until);
+
+/* ---- follow_ask.c ---- */
+
+/* Asks every replica which version it has, at the start. */
+int follow_ask(struct follow *f, struct why *why) MUST_CHECK;
+/* Asks those again that have the newest version and can say so: one that was restarted meanwhile
+ * has another, and is to be updated.  -ECANCELED: told to end. */
+int follow_check(struct follow *f) MUST_CHECK;
 
 /* ---- follow_report.c ---- */
 

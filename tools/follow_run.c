@@ -29,7 +29,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define SHORT_NS   (30 * NSEC_PER_SEC) /* verify, resume, ask */
+#define SHORT_NS   (30 * NSEC_PER_SEC) /* verify, resume */
 #define BACKOFF_NS (30 * NSEC_PER_SEC) /* at most */
 
 struct run {
@@ -154,6 +154,7 @@ static void step_ended(const struct run *run, struct follow_replica *r, enum pla
 
 	account(r, step_of(was), now);
 	r->verified |= r->seen.verified;
+	r->speaks |= r->seen.verified && step_of(was) == ENGINE_VERIFY;
 	if (step_of(was) == ENGINE_PAUSE && (outcome == PLAN_OK || outcome == PLAN_LOST) &&
 	    facts.can_pause && !r->is_paused) {
 		r->is_paused = true;
@@ -320,7 +321,7 @@ static void told_to_end(const struct run *run)
 	}
 }
 
-static void doze(const struct follow *f, int64_t until)
+void follow_doze(const struct follow *f, int64_t until)
 {
 	struct pollfd p[2] = {{.fd = follow_http_fd(f->http), .events = POLLIN},
 			      {.fd = f->signal_fd, .events = POLLIN}};
@@ -350,7 +351,7 @@ static int run_all(const struct run *run)
 		ret = begin_all(run, &until, &busy);
 		if (ret < 0 || !busy)
 			break;
-		doze(f, until);
+		follow_doze(f, until);
 		while ((call = follow_http_next(f->http)) != NULL) {
 			ret = take_answer(run, call);
 			follow_call_free(call);
@@ -450,63 +451,6 @@ int follow_let_go(struct follow *f, struct why *why)
 		ret = run_all(&run);
 		if (ret < 0)
 			return why_set(why, -ret, "%s", errno_text(ret));
-	}
-	return 0;
-}
-
-/* ---- asking ---- */
-
-static int ask_one(struct follow *f, struct follow_replica *r)
-{
-	const struct engine_ask ask = {.route = f->set.route, .pause_mode = f->set.pause_mode};
-	struct follow_call *call;
-
-	for (unsigned n = 0;; n++) {
-		struct engine_request request = {0};
-		struct engine_answer answer;
-		struct why why = {0};
-		int ret;
-
-		if (!f->set.engine->request(ENGINE_ASK, n, &ask, &request))
-			return 0;
-		ret = follow_http_start(f->http, r->url, &request, SHORT_NS, r, &call);
-		buf_release(&request.body);
-		if (ret < 0)
-			return ret;
-		while ((call = follow_http_next(f->http)) == NULL) {
-			doze(f, INT64_MAX);
-			if (follow_stopping(f))
-				return -ECANCELED;
-		}
-		follow_call_answer(call, &answer, &why);
-		/* One that cannot say gets the newest version, as one that is not there yet. */
-		(void)f->set.engine->judge(ENGINE_ASK, n, &ask, &answer, &r->seen, &why);
-		follow_call_free(call);
-	}
-	return 0;
-}
-
-int follow_ask(struct follow *f, struct why *why)
-{
-	for (size_t i = 0; i < f->count; i++) {
-		struct follow_replica *r = &f->replicas[i];
-		int ret;
-
-		r->seen = (struct engine_seen){.paused = -1};
-		ret = ask_one(f, r);
-		if (ret == -ECANCELED)
-			return why_set(why, ECANCELED, "told to end");
-		if (ret < 0)
-			return why_set(why, -ret, "%s", errno_text(ret));
-		if (!r->seen.any)
-			continue;
-		r->has_whole = r->has_path = true;
-		r->whole = r->path = r->target = r->seen.version;
-		/* Found paused, perhaps by a follow that was killed half way: whole anew. */
-		if (r->seen.paused == 1)
-			continue;
-		r->touched = true;
-		r->state = r->seen.paused == 0 ? PLAN_NEW : PLAN_NEW_PAUSED;
 	}
 	return 0;
 }

@@ -15,9 +15,10 @@ TRL's v3 writes it; then each of these brings it into a model of its own and com
   anchor            downloads a whole checkpoint, as without deltas
 
 "paused" is the part in which an engine cannot serve: load and first logits; for the receiver,
-load is decoding, setting and copying.  All are told at once that there is something new ("refresh"); "polling"
-is the same without being told.  The logits of all are compared bit for bit in every round.  Who
-goes first changes from round to round; medians.  A table, then each row as one line of JSON.
+load is decoding, setting and copying.  All are told at once that there is something new
+("refresh"); "polling" is the same without being told.  The logits of all are compared bit for bit
+in every round.  Who goes first changes from round to round; medians.  A table, then each row as
+one line of JSON.
 
 usage: bench_update.py [--mib 256] [--rounds 5] [--delay 20] [--line 200]
 """

@@ -222,6 +222,23 @@ def test_restarted_between_reload_and_verify(rig):
     assert vllm.loaded == rig.digest(1)
 
 
+@pytest.mark.parametrize("kind", [Vllm, Sglang])
+def test_restarted_later(rig, kind):
+    """A server that comes back with what it starts with is noticed, without a new version."""
+    engine, other = rig.server(kind), rig.server(kind)
+    with Follow(rig.mount, "--engine", kind.name, "--url", engine.url, "--url", other.url,
+                "--check", "0.1") as follow:
+        follow.update(0)
+        engine.server.stop()
+        engine.version, engine.path, engine.loaded = "default", None, None
+        engine.server.start()
+        assert follow.update(1)["result"] == "ok"
+        assert engine.loaded == rig.digest(1) and engine.version == "1" and not engine.paused
+        time.sleep(0.3)
+    assert len(follow.lines) == 2 and any("no longer has version 1" in x for x in follow.errors)
+    assert len([c for c in other.calls if "pause" in c and c != "/is_paused"]) == 1
+
+
 def test_slow_answers_time_out(rig):
     """A reload that takes longer than --timeout is a failure, and said to be one."""
     vllm = rig.server(Vllm)
