@@ -26,7 +26,8 @@ struct part {
 	uint8_t rank;		/* FULL only */
 	const uint64_t *shape;	/* FULL only */
 	uint64_t numel;		/* FULL only; a sparse part does not know it */
-	uint64_t offset, bytes; /* FULL: where the tensor lies in the object.  SPARSE: bytes of its
+	uint64_t offset, bytes; /* FULL: where the tensor lies in the object (packed: its directory,
+				   and its bytes when unpacked).  SPARSE: bytes of its
 				   index and values together */
 	uint64_t changed;	/* SPARSE: number of changed elements; FULL: numel */
 	const struct st_tensor *index, *values; /* SPARSE: the two tensors in the file */
@@ -38,9 +39,10 @@ enum wfp1_encoding { WFP1_PLAIN, WFP1_GIVEN_BASE };
 
 struct delta {
 	const struct format *format;
-	struct st_header *header; /* owned */
-	struct part *parts;	  /* count of them, sorted by name; owned */
-	char *names;		  /* owned; backs part names that are not keys of the file */
+	struct st_header *header;   /* owned */
+	struct part *parts;	    /* count of them, sorted by name; owned */
+	struct st_header *original; /* owned: of a packed file (pack.h), which its parts are of */
+	char *names;		    /* owned; backs part names that are not keys of the file */
 	size_t count;
 	size_t full, sparse;   /* how many parts of each kind */
 	uint64_t changed;      /* sum over parts */

@@ -12,6 +12,8 @@
 extern const struct format format_trl;
 /* Our own patch files, published (codec/read_wfp1.c). */
 extern const struct format format_wfp1;
+/* Compressed checkpoints of our own (codec/read_packed.c). */
+extern const struct format format_packed;
 /* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
 extern const struct format format_full;
 

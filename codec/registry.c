@@ -17,9 +17,11 @@
 
 #include <stdlib.h>
 
-const struct format *const formats[] = {&format_wfp1, &format_trl, &format_full, NULL};
+const struct format *const formats[] = {&format_wfp1, &format_packed, &format_trl, &format_full,
+					NULL};
 
-static const char *const encodings[] = {"safetensors", "wfp1", "wfp1x", "trl-v1", "trl-v3"};
+static const char *const encodings[] = {"safetensors", "packed", "wfp1",
+					"wfp1x",       "trl-v1", "trl-v3"};
 
 bool delta_encoding_known(const char *encoding)
 {
@@ -142,6 +144,7 @@ void delta_free(struct delta *delta)
 		return;
 	free(delta->parts);
 	free(delta->names);
+	st_free(delta->original);
 	st_free(delta->header);
 	free(delta);
 }

@@ -83,6 +83,7 @@ static int take_fulls(struct run *r, struct exam *e, const struct object *o, uin
 			.version = number,
 			.blob = s->blob_count,
 			.dtype = e->fulls[i].dtype,
+			.packed = e->fulls[i].packed,
 		};
 	}
 	if (!any) {
@@ -295,7 +296,7 @@ static bool same_sources(const struct sources *a, const struct sources *b)
 		const struct tensor_source *x = &a->v[i], *y = &b->v[i];
 
 		if (x->offset != y->offset || x->version != y->version || x->blob != y->blob ||
-		    x->dtype != y->dtype)
+		    x->dtype != y->dtype || x->packed != y->packed)
 			return false;
 	}
 	return true;

@@ -354,8 +354,10 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 		now = target->now != NULL ? &target->now->v[t] : NULL;
 		if (p->kind == PART_FULL) {
 			err = check_full(&target->layout->tensors[t], p, now, now == NULL, why);
-			e->fulls[e->full_count++] =
-				(struct full){.offset = p->offset, .tensor = t, .dtype = p->dtype};
+			e->fulls[e->full_count++] = (struct full){.offset = p->offset,
+								  .tensor = t,
+								  .dtype = p->dtype,
+								  .packed = d->original != NULL};
 		} else if (p->changed > 0 || e->native) {
 			err = e->native && now != NULL ? 0 : check_sparse(p, now, why);
 			e->patches++;

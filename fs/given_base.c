@@ -34,7 +34,7 @@ static int reference_read(void *ctx, uint64_t off, void *dst, size_t len)
 	const struct sources *s = r->state->sources;
 	const struct tensor_source *v = &s->v[r->tensor];
 
-	if (off + len + AHEAD / 2 > r->wanted && r->wanted < r->size) {
+	if (!v->packed && off + len + AHEAD / 2 > r->wanted && r->wanted < r->size) {
 		uint64_t from = MAX(r->wanted, off), to = MIN(off + len + AHEAD, r->size);
 		const struct block_range range = {v->offset + from, to - from};
 

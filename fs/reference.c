@@ -12,6 +12,7 @@
 #include "fs/run_internal.h"
 
 #include "cache/fileio.h"
+#include "codec/pack.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -393,6 +394,25 @@ static void headers_release(struct headers *h)
 	*h = (struct headers){0};
 }
 
+/* The header that a packed file's original had, in place of its own. */
+static int unpacked_header(struct layout_input *in, struct why *why)
+{
+	struct st_header *original;
+	char *json;
+	int err;
+
+	if (!pack_is(in->header))
+		return 0;
+	err = pack_header(in->header, &original, &json, why);
+	if (err < 0)
+		return err;
+	st_free((struct st_header *)in->header);
+	free((char *)in->json);
+	in->header = original;
+	in->json = json;
+	return 0;
+}
+
 static int headers_read(struct run *r, const struct pieces *anchor, struct headers *out,
 			struct why *why)
 {
@@ -411,6 +431,8 @@ static int headers_read(struct run *r, const struct pieces *anchor, struct heade
 		src = blob_source(blob);
 		err = st_read(&src, (struct st_header **)&h.in[i].header, (char **)&h.in[i].json,
 			      why);
+		if (err == 0)
+			err = unpacked_header(&h.in[i], why);
 		blob_unref(blob);
 	}
 	if (err < 0)

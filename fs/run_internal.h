@@ -51,6 +51,7 @@ struct full { /* a whole tensor in an object */
 	uint64_t offset;
 	uint32_t tensor;
 	uint8_t dtype;
+	bool packed;
 };
 
 /* One object, looked into.  Kept by key as long as the object keeps its identity. */

@@ -15,6 +15,7 @@
 #include "fs/state.h"
 
 #include "cache/block.h"
+#include "fs/packed.h"
 
 #include <stdlib.h>
 
@@ -128,10 +129,19 @@ static int apply_stack(const struct state *s, uint32_t t, uint64_t off, uint8_t 
 	return 0;
 }
 
+/* Of a tensor as it is stored. */
+static uint64_t stored_bytes(const struct state *s, uint32_t t)
+{
+	return (s->layout->tensors[t].numel * st_dtype_bits(s->sources->v[t].dtype) + 7) / 8;
+}
+
 static int read_stored(const struct state *s, uint32_t t, uint64_t off, void *dst, size_t len)
 {
 	const struct tensor_source *src = &s->sources->v[t];
 
+	if (src->packed)
+		return packed_read(s->sources->blobs[src->blob], src->offset, stored_bytes(s, t),
+				   st_dtype_width(src->dtype), off, dst, len);
 	return blob_read(s->sources->blobs[src->blob], src->offset + off, dst, len);
 }
 
@@ -236,7 +246,7 @@ static bool continues(const struct state *s, uint32_t prev, uint32_t next)
 	const struct layout_tensor *a = &s->layout->tensors[prev], *b = &s->layout->tensors[next];
 	const struct tensor_source *x = &s->sources->v[a->alias], *y = &s->sources->v[b->alias];
 
-	return x->blob == y->blob && y->dtype == b->dtype &&
+	return x->blob == y->blob && y->dtype == b->dtype && !x->packed && !y->packed &&
 	       y->offset - x->offset == b->begin - a->begin && y->offset >= x->offset;
 }
 

@@ -14,11 +14,12 @@
 
 /* Where a tensor's full bytes lie, in the order of layout->tensors. */
 struct tensor_source {
-	uint64_t offset;  /* in the blob */
+	uint64_t offset;  /* in the blob; packed: of the tensor's directory (codec/pack.h) */
 	uint64_t version; /* patches of versions up to this one do not apply */
 	uint32_t blob;	  /* index into sources->blobs */
 	uint8_t dtype; /* as stored there; may be narrower than the layout's (then widened exactly)
 			*/
+	bool packed;
 };
 
 struct sources {

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static const struct pub_encoding *const encodings[] = {
-	&pub_wfp1, &pub_wfp1x, &pub_trl_v1, &pub_trl_v3, &pub_hfdir,
+	&pub_wfp1, &pub_wfp1x, &pub_packed, &pub_trl_v1, &pub_trl_v3, &pub_hfdir,
 };
 
 const struct pub_encoding *pub_encoding_at(size_t i)

@@ -106,6 +106,7 @@ const struct pub_encoding *pub_encoding_at(size_t i);
 /* Entries of the table. */
 extern const struct pub_encoding pub_wfp1;
 extern const struct pub_encoding pub_wfp1x;		 /* tools/pub_wfp1x.c */
+extern const struct pub_encoding pub_packed;		 /* tools/pub_packed.c: of anchors only */
 extern const struct pub_encoding pub_trl_v1, pub_trl_v3; /* tools/pub_trl.c */
 extern const struct pub_encoding pub_hfdir;		 /* tools/pub_hfdir.c */
 

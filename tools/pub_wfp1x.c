@@ -5,17 +5,14 @@
  *
  * The reference is the state that the patch applies to, which is mapped here.  Going through it
  * takes longer than anything else of a publication, so tensors are coded by several threads, some
- * at a time: they take the next one each, the results wait in memory and are written in order.
- *
- * Locks: `next` is atomic; everything else belongs to one thread, or to nobody while threads run.
+ * at a time: the results wait in memory and are written in order.
  */
 #include "tools/pub_encode.h"
 
 #include "codec/patch_file.h"
 #include "codec/patchx.h"
+#include "tools/pub_parallel.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum { THREADS_MAX = 64, ROUND = 4 /* tensors of a round for each thread */ };
@@ -31,7 +28,6 @@ struct coded {
 struct round {
 	struct coded v[THREADS_MAX * ROUND];
 	size_t count;
-	size_t next; /* atomic */
 };
 
 static int coded_write(void *ctx, uint64_t off, const void *src, size_t len)
@@ -65,33 +61,11 @@ static void code(struct coded *c)
 		why_prefix(&c->why, "\"%s\"", SHOWN(t->name));
 }
 
-static void *work(void *ctx)
+static void code_one(void *ctx, size_t i)
 {
 	struct round *r = ctx;
-	size_t i;
 
-	while ((i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED)) < r->count)
-		code(&r->v[i]);
-	return NULL;
-}
-
-/* Codes what is in the round; threads that cannot be had are done without. */
-static void code_round(struct round *r, unsigned jobs)
-{
-	pthread_t threads[THREADS_MAX];
-	unsigned started = 0;
-	sigset_t all, old;
-
-	r->next = 0;
-	sigfillset(&all); /* signals are the main thread's */
-	pthread_sigmask(SIG_BLOCK, &all, &old);
-	while (started + 1 < jobs && started + 1 < r->count &&
-	       pthread_create(&threads[started], NULL, work, r) == 0)
-		started++;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	work(r);
-	for (unsigned i = 0; i < started; i++)
-		pthread_join(threads[i], NULL);
+	code(&r->v[i]);
 }
 
 static int put_round(const struct pub_input *in, struct round *r, struct patch_file_writer *w,
@@ -127,7 +101,7 @@ static int code_blobs(const struct pub_input *in, struct patch_file_writer *w, s
 		if (in->tensors[i].patch != NULL)
 			r->v[r->count++] = (struct coded){.tensor = &in->tensors[i]};
 		if (r->count == (size_t)jobs * ROUND || (i + 1 == in->count && r->count > 0)) {
-			code_round(r, jobs);
+			pub_parallel(jobs, r->count, code_one, r);
 			ret = put_round(in, r, w, &index, why);
 		}
 	}

@@ -23,6 +23,7 @@ enum {
 	OPT_VERSION,
 	OPT_ENCODING,
 	OPT_ANCHOR_ENCODING,
+	OPT_COMPRESS_ANCHORS,
 	OPT_ANCHOR,
 	OPT_ANCHOR_EVERY,
 	OPT_STATE_DIR,
@@ -48,6 +49,8 @@ static const struct cli_opt own[] = {
 			  "how deltas are written: wfp1 (default), or see below"},
 	[OPT_ANCHOR_ENCODING] = {"anchor-encoding", 0, "NAME",
 				 "how anchors are written (default: as the encoding has it)"},
+	[OPT_COMPRESS_ANCHORS] = {"compress-anchors", 0, NULL,
+				  "short for --anchor-encoding packed: about a third smaller"},
 	[OPT_ANCHOR] = {"anchor", 0, NULL, "write an anchor, whatever else would be done"},
 	[OPT_ANCHOR_EVERY] = {"anchor-every", 0, "N",
 			      "an anchor every N versions (default: when the deltas since the "
@@ -154,6 +157,8 @@ static int take_options(const struct cli_line *line, struct pub_options *p, uint
 	p->against = line->value[OPT_AGAINST];
 	p->encoding = line->value[OPT_ENCODING];
 	p->anchor_encoding = line->value[OPT_ANCHOR_ENCODING];
+	if (p->anchor_encoding == NULL && is_set(line, OPT_COMPRESS_ANCHORS))
+		p->anchor_encoding = "packed";
 	p->jobs = (unsigned)jobs;
 	p->anchor = is_set(line, OPT_ANCHOR);
 	p->no_state = is_set(line, OPT_NO_STATE);

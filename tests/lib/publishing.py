@@ -19,7 +19,7 @@ import xxhash
 
 from lib import models, mounted
 from lib import safetensors_py as st
-from lib import wfp1
+from lib import packed, wfp1
 
 POINTER = "weightfs.json"
 
@@ -160,6 +160,8 @@ def read_anchor(objects, entry):
     for one in entry["objects"]:
         blob = objects[one["key"]]
         assert len(blob) == one["size"], one
+        if entry["encoding"] == "packed":
+            blob = packed.unpack(blob)
         tensors, _ = st.load(blob)
         assert not state.keys() & tensors.keys()
         state.update(tensors)
