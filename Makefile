@@ -146,6 +146,8 @@ $(B)/unit/tools/%: $(B)/tests/unit/tools/%.o $(filter-out $(B)/tools/main.o,$(ca
 		$(B)/front.a $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(FUSE_LIBS) $(REMOTE_LIBS) $(LIBS)
+$(B)/tests/bench/bare_fuse.o: CPPFLAGS += $(FUSE_CFLAGS)
+$(B)/bench/bare_fuse: LIBS += $(FUSE_LIBS)
 $(B)/bench/%: $(B)/tests/bench/%.o $(B)/core.a $(B)/remote.a $(B)/cache.a $(B)/codec.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(REMOTE_LIBS) $(LIBS)
@@ -225,7 +227,7 @@ soak: setup ## long hunts: `fuzz`, torn loads, then the mount tests SOAK_ROUNDS 
 		echo "== round $$round, $$v"; \
 		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done
 bench: setup-build ## run the benchmarks
-	$(SUBMAKE) all $(BENCH_BIN) $(B)/bench/delay_proxy
+	$(SUBMAKE) all $(BENCH_BIN) $(addprefix $(B)/bench/,delay_proxy bare_fuse reader)
 	@set -e; for b in $(BENCH_BIN); do echo "== $$b"; $$b; done
 	@set -e; py=$(PY); [ -x $$py ] || py=python3; \
 		for b in $(BENCH_PY); do echo "== $$b"; $$py $$b; done

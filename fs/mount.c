@@ -382,7 +382,8 @@ static int prepare(struct mount *m, struct why *why)
 		ret = run_scan(m->stack->run, why);
 	if (ret == 0) {
 		m->front = front_new(m->stack);
-		if (!m->front || reply_init() < 0)
+		reply_init();
+		if (!m->front)
 			ret = why_set(why, ENOMEM, "out of memory");
 	}
 	daemon_signals_block();

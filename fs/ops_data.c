@@ -142,8 +142,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 {
 	struct front_handle *h = handle_of(fi);
 	uint64_t end, at = (uint64_t)off;
+	struct reply_buffer *b;
 	size_t len;
-	void *data;
 	int ret;
 
 	if (h->special) {
@@ -156,20 +156,21 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		return;
 	}
 	len = (size_t)MIN((uint64_t)size, end - at);
-	data = reply_buffer(len);
-	if (!data)
+	b = reply_buffer_take(len);
+	if (!b)
 		ret = -ENOMEM;
 	else if (h->node)
-		ret = node_read(h->node, at, data, len);
+		ret = node_read(h->node, at, b->data, len);
 	else
-		ret = blob_read(h->blob, at, data, len);
+		ret = blob_read(h->blob, at, b->data, len);
 	COUNT(reads, 1);
 	if (ret < 0) {
 		COUNT(read_errors, 1);
 		log_read_error(h, at, len, ret);
 		reply_read_err(req, ret);
-		return;
+	} else {
+		COUNT(read_bytes, len);
+		fuse_reply_buf(req, b->data, len);
 	}
-	COUNT(read_bytes, len);
-	fuse_reply_buf(req, data, len);
+	reply_buffer_give(b);
 }

@@ -168,10 +168,11 @@ out:
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct front_handle *h = handle_of(fi);
-	char *out = reply_buffer(size);
+	struct reply_buffer *b = reply_buffer_take(size);
+	char *out = b ? b->data : NULL;
 	size_t used = 0;
 
-	if (!out) {
+	if (!b) {
 		reply_err(req, -ENOMEM);
 		return;
 	}
@@ -186,6 +187,7 @@ void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct f
 		used += need;
 	}
 	fuse_reply_buf(req, out, used);
+	reply_buffer_give(b);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

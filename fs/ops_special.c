@@ -92,7 +92,7 @@ static ssize_t text_copy(struct front *f, struct front_handle *h, char *out, siz
 void special_read(fuse_req_t req, struct front_handle *h, size_t size, off_t off)
 {
 	struct front *f = front_of(req);
-	char *out = reply_buffer(size);
+	struct reply_buffer *b = reply_buffer_take(size);
 	ssize_t len = -ENOMEM;
 
 	if (off == 0 && h->ino != INO_CONTROL) {
@@ -101,12 +101,13 @@ void special_read(fuse_req_t req, struct front_handle *h, size_t size, off_t off
 		special_text(f->stack, h->ino, &text);
 		text_replace(f, h, &text);
 	}
-	if (out && off >= 0)
-		len = text_copy(f, h, out, size, off);
+	if (b && off >= 0)
+		len = text_copy(f, h, b->data, size, off);
 	if (len < 0)
 		reply_err(req, (int)len);
 	else
-		fuse_reply_buf(req, out, (size_t)len);
+		fuse_reply_buf(req, b->data, (size_t)len);
+	reply_buffer_give(b);
 }
 
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,

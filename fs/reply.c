@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replies: errno map and per-thread buffers.
+ * Replies: errno map and buffers.
  *
  * Below the front an error says what happened to bytes (-EBADMSG damaged, -ESTALE rewritten under
  * us, -EPROTO ...).  A program that reads a file knows two or three of those; most mean to it that
  * the data could not be had, which is EIO.  The log has the details.
  *
- * A buffer belongs to a worker thread, grows to the largest request it has seen (1 MiB on current
- * kernels) and is freed when the thread ends.  Reusing it matters: fresh memory for every reply
- * costs more than reading the bytes.
+ * The buffer that was given back last is taken first.  The kernel wakes workers in turn, so buffers
+ * of their own would be touched in turn, all of them, and each would be cold by the time it comes
+ * up again; with this, few readers use few buffers, which stay in the processor's cache between
+ * being filled and being copied into the kernel.  Fresh memory for every reply would cost more than
+ * reading the bytes.  A buffer grows to the largest request it has met (1 MiB on current kernels).
  */
 #include "fs/reply.h"
 
-#include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { BUFFER_ALIGN = 4096 };
+#include "cache/lock.h"
 
-struct buffer {
-	void *data;
-	size_t cap;
-};
+enum { BUFFER_ALIGN = 4096, HUGE_PAGE = 2 << 20, HUGE_FROM = 256 << 10 };
 
-static pthread_key_t buffer_key;
+static struct lock buffers_lock;     /* LOCK_QUEUE */
+static struct reply_buffer *buffers; /* free ones, the last one given back first; guarded by it */
 
 int reply_errno(int err)
 {
@@ -63,39 +63,46 @@ void reply_stale(fuse_req_t req)
 	fuse_reply_err(req, ESTALE);
 }
 
-static void buffer_free(void *ctx)
+void reply_init(void)
 {
-	struct buffer *b = ctx;
-
-	free(b->data);
-	free(b);
+	lock_init(&buffers_lock, LOCK_QUEUE);
 }
 
-int reply_init(void)
+struct reply_buffer *reply_buffer_take(size_t len)
 {
-	return -pthread_key_create(&buffer_key, buffer_free);
-}
-
-void *reply_buffer(size_t len)
-{
-	struct buffer *b = pthread_getspecific(buffer_key);
+	struct reply_buffer *b;
+	size_t align;
 	void *data;
 
-	if (!b) {
+	lock_take(&buffers_lock);
+	b = buffers;
+	if (b)
+		buffers = b->next;
+	lock_release(&buffers_lock);
+	if (!b)
 		b = calloc(1, sizeof(*b));
-		if (!b)
-			return NULL;
-		if (pthread_setspecific(buffer_key, b)) {
-			free(b);
-			return NULL;
-		}
+	if (!b || b->cap >= len)
+		return b;
+	align = len >= HUGE_FROM ? HUGE_PAGE : BUFFER_ALIGN;
+	if (posix_memalign(&data, align, ALIGN_UP(len, align))) {
+		reply_buffer_give(b);
+		return NULL;
 	}
-	if (b->cap < len) {
-		if (posix_memalign(&data, BUFFER_ALIGN, ALIGN_UP(len, BUFFER_ALIGN)))
-			return NULL;
-		free(b->data);
-		b->data = data;
-		b->cap = ALIGN_UP(len, BUFFER_ALIGN);
-	}
-	return b->data;
+	/* One page of the processor's for all of it: the kernel looks each page up to copy from. */
+	if (align == HUGE_PAGE)
+		(void)madvise(data, ALIGN_UP(len, align), MADV_HUGEPAGE);
+	free(b->data);
+	b->data = data;
+	b->cap = ALIGN_UP(len, align);
+	return b;
+}
+
+void reply_buffer_give(struct reply_buffer *b)
+{
+	if (!b)
+		return;
+	lock_take(&buffers_lock);
+	b->next = buffers;
+	buffers = b;
+	lock_release(&buffers_lock);
 }

@@ -17,10 +17,16 @@ void reply_read_err(fuse_req_t req, int err);
 /* Answers that the number means nothing any more: the kernel looks the name up once more. */
 void reply_stale(fuse_req_t req);
 
-/* Sets up the buffers; once, before there are threads.  -errno. */
-int reply_init(void) MUST_CHECK;
-/* This thread's buffer of at least that many bytes, page-aligned, valid until its next call; NULL:
+/* Sets up the buffers; once, before there are threads. */
+void reply_init(void);
+/* A buffer of at least that many bytes, page-aligned, until it is given back after the reply; NULL:
  * out of memory. */
-void *reply_buffer(size_t len);
+struct reply_buffer {
+	void *data;
+	size_t cap;
+	struct reply_buffer *next; /* private */
+};
+struct reply_buffer *reply_buffer_take(size_t len);
+void reply_buffer_give(struct reply_buffer *b); /* NULL is fine */
 
 #endif

@@ -1,0 +1,98 @@
+"""What reading asks of the daemon, counted: requests, bytes and lookups; never time."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lib import models, oracle, reading, trl
+from lib.mounted import Mount
+
+FILE = "model.safetensors"
+SPEC = {"big": ("BF16", (8, 1024, 1024)), "small": ("BF16", (100, 3))}
+READ_ALL = ("import os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nn=0\n"
+            "while (b:=os.read(fd,1<<20)): n+=len(b)\nprint(n)")
+READ_MAP = ("import mmap,os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\n"
+            "m=mmap.mmap(fd,0,prot=mmap.PROT_READ)\nprint(sum(len(m[i:i+(1<<20)]) for i in "
+            "range(0,len(m),1<<20)))")
+BACKWARDS = READ_MAP.replace("range(0,len(m),1<<20)", "reversed(range(0,len(m),1<<20))")
+
+
+@pytest.fixture(name="m")
+def fixture_m(bucket):
+    """A mount of 16 MiB with one delta on top."""
+    run = trl.Run(bucket, "v3", interval=50)
+    models.publish(run, models.states(1, 2, SPEC, density=0.002))
+    with Mount(bucket, args=["--materialize", "never"]) as m:
+        m.wait_version(2)
+        yield m
+
+
+def counters(m):
+    """The daemon's own counts."""
+    return m.status()["counters"]
+
+
+def spent(m, before):
+    """What was counted since."""
+    after = counters(m)
+    return {key: after[key] - before[key] for key in after}
+
+
+def drop(path):
+    """Throws the file's pages away."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("program", [READ_ALL, READ_MAP, BACKWARDS])
+def test_each_byte_once(m, program):
+    """Four processes on one cold file fetch it once between them, whichever way they go."""
+    path = m.at / FILE
+    size = path.stat().st_size
+    before = counters(m)
+    readers = [subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE)
+               for _ in range(4)]
+    for reader in readers:
+        assert int(reader.communicate()[0]) == size
+    used = spent(m, before)
+    assert size <= used["read_bytes"] <= 1.02 * size, used
+    window = m.status()["serving"]["read_ahead_kb"] << 10
+    assert used["reads"] <= 2 * size // min(window, 1 << 20) + 64, used
+
+
+def test_second_time_is_free(m, bucket):
+    """Re-opened, mapped, through another name: no request; after a drop: all of them again."""
+    want = oracle.Oracle(bucket).files(2)[FILE]
+    assert reading.read_file(m.at / FILE) == want
+    before = counters(m)
+    for path in (m.at / FILE, m.tree(2) / FILE, m.dot / "current" / FILE):
+        assert reading.read_file(path) == want
+        assert reading.read_mapped(path, shared=True) == want
+    used = spent(m, before)
+    assert used["reads"] == used["read_bytes"] == 0
+    assert used["opens"] <= 10
+    drop(m.at / FILE)
+    assert reading.read_file(m.at / FILE) == want
+    assert spent(m, before)["read_bytes"] == len(want)
+
+
+def test_lookups(m):
+    """A plain name is asked for each time, and once; an immutable one not at all."""
+    os.stat(m.at / FILE)
+    os.stat(m.tree(2) / FILE)
+    before = counters(m)
+    for _ in range(10):
+        os.stat(m.at / FILE)
+    plain = spent(m, before)["lookups"]
+    assert 10 <= plain <= 16, plain  # and those of status.json itself
+    tree = os.open(m.tree(2), os.O_PATH)
+    try:
+        before = counters(m)
+        for _ in range(10):
+            os.stat(FILE, dir_fd=tree)
+        assert spent(m, before)["lookups"] <= 6
+    finally:
+        os.close(tree)
