@@ -12,6 +12,8 @@
  */
 #include "fs/run_internal.h"
 
+#include <stdlib.h>
+
 /* Is this step's delta, or a fold around it, here already? */
 static bool at_hand(struct run *r, const struct step *s)
 {
@@ -28,6 +30,23 @@ static bool at_hand(struct run *r, const struct step *s)
 	return true;
 }
 
+/* How many spans come before (base, version), it included. */
+static size_t spans_until(const struct lineage *l, uint64_t base, uint64_t version)
+{
+	size_t lo = 0, hi = l->span_count;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct span *s = &l->spans[mid];
+
+		if (s->base < base || (s->base == base && s->version <= version))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
 /* A span that begins here, ends at `end` or below, and is here already: how many steps it stands
  * for; 0: there is none. */
 static size_t span_at_hand(struct run *r, size_t first, size_t end)
@@ -35,13 +54,14 @@ static size_t span_at_hand(struct run *r, size_t first, size_t end)
 	const struct lineage *l = &r->lineage;
 	size_t best = 0;
 
-	for (size_t i = 0; i < l->span_count; i++) {
-		const struct span *s = &l->spans[i];
+	const uint64_t base = l->steps[first - 1].number;
+
+	for (size_t i = spans_until(l, base, l->steps[end - 1].number);
+	     i > 0 && l->spans[i - 1].base == base; i--) {
+		const struct span *s = &l->spans[i - 1];
 		const struct exam *e;
 		size_t n;
 
-		if (s->base != l->steps[first - 1].number || s->version > l->steps[end - 1].number)
-			continue;
 		e = table_get_str(r->exams, s->pieces.v[0].object->key);
 		n = (size_t)(lineage_find(l, s->version) - l->steps) - (first - 1);
 		if (e != NULL && e->state == EXAM_OK && e->link != NULL && n > best)
@@ -77,13 +97,10 @@ const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out
 {
 	const struct lineage *l = &r->lineage;
 	const uint64_t base = l->steps[first - 1].number, limit = l->steps[last].number;
-	size_t i = l->span_count;
+	size_t i = spans_until(l, base, limit);
 
 	*out_size = 1;
 	/* Of one base the longest comes last. */
-	while (i > 0 && (l->spans[i - 1].base > base ||
-			 (l->spans[i - 1].base == base && l->spans[i - 1].version > limit)))
-		i--;
 	for (; i > 0 && l->spans[i - 1].base == base; i--) {
 		const struct span *s = &l->spans[i - 1];
 		size_t n = (size_t)(lineage_find(l, s->version) - l->steps) - (first - 1);
@@ -95,6 +112,22 @@ const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out
 		return s;
 	}
 	return NULL;
+}
+
+bool spans_used(struct run *r, const struct plan *p, bool **out)
+{
+	size_t size;
+
+	*out = NULL;
+	if (r->lineage.span_count == 0)
+		return true;
+	*out = calloc(p->last - p->base + 1, sizeof(**out));
+	if (*out == NULL)
+		return false;
+	for (size_t i = p->base + 1; i <= p->last; i += size)
+		if (span_at(r, i, p->last, &size) != NULL)
+			memset(*out + (i - p->base - 1), true, size);
+	return true;
 }
 
 static void cannot(struct run *r, const struct step *s, const struct exam *bad)

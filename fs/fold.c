@@ -491,27 +491,14 @@ static int fold_one(struct run *r, size_t first, size_t n, const struct target *
 	return 0;
 }
 
-/* Does a span that is used reach into the steps [first, first + n)? */
-static bool is_spanned(struct run *r, const struct plan *p, size_t first, size_t n)
-{
-	size_t size;
-
-	if (r->lineage.span_count == 0)
-		return false;
-	for (size_t i = p->base + 1; i < first + n; i += size)
-		if (span_at(r, i, p->last, &size) != NULL && i + size > first)
-			return true;
-	return false;
-}
-
 /* Is there a fold of this group, or of a larger one around it (or was it tried in vain)?  Or must
- * there be none? */
+ * there be none, because a span reaches into it? */
 static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t size,
-		      struct layout *layout)
+		      struct layout *layout, const bool *spanned)
 {
 	size_t start = p->base + 1, end = first + size;
 
-	if (is_spanned(r, p, first, size))
+	if (spanned != NULL && memchr(spanned + (first - start), true, size) != NULL)
 		return true;
 	if (fold_find(r, first, size, layout) != NULL)
 		return true;
@@ -527,22 +514,26 @@ static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t 
 
 int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why)
 {
+	bool *spanned;
 	size_t size = 1;
+	int done = 0;
 
-	for (unsigned tier = 0; tier < FOLD_TIERS; tier++) {
+	if (!spans_used(r, p, &spanned))
+		return why_set(why, ENOMEM, "out of memory");
+	for (unsigned tier = 0; tier < FOLD_TIERS && done == 0; tier++) {
 		size *= FOLD;
 		/* Newest group first: it is what the next versions gain most from. */
-		for (size_t g = (p->last - p->base) / size; g-- > 0;) {
+		for (size_t g = (p->last - p->base) / size; g-- > 0 && done == 0;) {
 			size_t first = p->base + 1 + g * size;
-			int err;
 
-			if (is_folded(r, p, first, size, target->layout))
+			if (is_folded(r, p, first, size, target->layout, spanned))
 				continue;
-			err = fold_one(r, first, size, target, why);
-			return err < 0 ? err : 1;
+			done = fold_one(r, first, size, target, why);
+			done = done < 0 ? done : 1;
 		}
 	}
-	return 0;
+	free(spanned);
+	return done;
 }
 
 /* Folds all there is, oldest first and each group as soon as its parts are there, so that few are
@@ -550,21 +541,24 @@ int fold_work(struct run *r, const struct plan *p, const struct target *target, 
 static int fold_all(struct run *r, const struct plan *p, const struct target *target,
 		    struct why *why)
 {
-	for (size_t done = FOLD; done <= p->last - p->base; done += FOLD) {
+	bool *spanned;
+	int err = 0;
+
+	if (!spans_used(r, p, &spanned))
+		return why_set(why, ENOMEM, "out of memory");
+	for (size_t done = FOLD; err == 0 && done <= p->last - p->base; done += FOLD) {
 		size_t size = FOLD;
 
-		for (unsigned tier = 0; tier < FOLD_TIERS && done % size == 0; tier++) {
+		for (unsigned tier = 0; tier < FOLD_TIERS && done % size == 0 && err == 0; tier++) {
 			size_t first = p->base + 1 + done - size;
-			int err = is_folded(r, p, first, size, target->layout)
-					  ? 0
-					  : fold_one(r, first, size, target, why);
 
-			if (err < 0)
-				return err;
+			if (!is_folded(r, p, first, size, target->layout, spanned))
+				err = fold_one(r, first, size, target, why);
 			size *= FOLD;
 		}
 	}
-	return 0;
+	free(spanned);
+	return err;
 }
 
 int fold_below(struct run *r, uint64_t version, const struct target *target, struct link ***out,

@@ -325,14 +325,20 @@ static bool fill_pointer(struct run *r, struct run_report *p)
 	return true;
 }
 
+/* What is newer than the pointer may well be on its way. */
 static bool note_unnamed(struct run *r, struct run_report *p)
 {
+	const struct object *pointer =
+		r->current != NULL ? listing_find(&r->current->listing, MANIFEST_KEY) : NULL;
 	const struct object *first = NULL;
 	size_t n = 0;
 
-	for (size_t i = 0; i < r->lineage.stray_count; i++)
-		if (r->lineage.strays[i].kind == STRAY_UNNAMED && n++ == 0)
-			first = r->lineage.strays[i].object;
+	for (size_t i = 0; i < r->lineage.stray_count && pointer != NULL; i++) {
+		const struct stray *s = &r->lineage.strays[i];
+
+		if (s->kind == STRAY_UNNAMED && s->object->mtime_ns < pointer->mtime_ns && n++ == 0)
+			first = s->object;
+	}
 	if (n == 0)
 		return true;
 	if (asprintf(&p->notes[p->note_count],

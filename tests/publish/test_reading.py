@@ -63,6 +63,8 @@ def test_strays_are_ignored(bucket):
     named = bucket / "deltas/step_000004.safetensors"
     shutil.copy(orphan, named)
     (bucket / "anchors/step_000009.safetensors").write_bytes(st.dump(run.states[4]))
+    for path in (orphan, named, bucket / "anchors/step_000009.safetensors"):
+        published.age(path, 60)
     with mounted.Mount(bucket) as mount:
         assert_version(mount, run, 3)
         status = mount.status()
