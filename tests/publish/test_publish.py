@@ -197,3 +197,33 @@ def test_summary(publisher, scratch):
     assert all(line.count("\n") == 1 for line in lines)
     assert lines[0].startswith("version 1: anchor, ") and "(anchor: the first" in lines[0]
     assert lines[1].startswith("version 2: delta, ") and " bits per change; diff " in lines[1]
+
+
+@pytest.mark.skipif(mounted.VARIANT in ("asan", "tsan"), reason="they use memory of their own")
+def test_memory(publisher, bucket, scratch):
+    """Comparing takes the same memory whatever the model's size."""
+    count, size = 4, 100 << 20
+    path = scratch / "huge.safetensors"
+    entries = {f"t{i}": {"dtype": "BF16", "shape": [size // 2],
+                         "data_offsets": [i * size, (i + 1) * size]} for i in range(count)}
+    head = st.frame(st.pad_text(st.header_json(entries)))
+    with open(path, "wb") as f:
+        f.write(head)
+        f.truncate(len(head) + count * size)
+    # As if it had been published: a pointer with its state.
+    publisher.publish(path, "--dry-run")
+    own = json.loads(next(publisher.state_dir.glob("*/state.json")).read_text())
+    zeros = st.Tensor("BF16", (), np.zeros(size, np.uint8))
+    state = publishing.state_hash({name: zeros for name in entries})
+    anchor = {"version": 1, "kind": "anchor", "state": state, "encoding": "safetensors",
+              "objects": [{"key": "anchors/a.safetensors", "size": 1 << 30}]}
+    (bucket / publishing.POINTER).write_text(json.dumps({
+        "format": "weightfs-run", "version": 1, "lineage": "01234567", "newest": 1,
+        "publisher": {"id": own["publisher"], "host": "h", "pid": 1,
+                      "time": "2026-01-01T00:00:00Z"},
+        "steps": [anchor], "spans": []}))
+    command = publisher.command(path, "--dry-run", "--no-state", "--against", path, "--jobs", 2)
+    done = subprocess.run(["prlimit", f"--data={100 << 20}", *command], capture_output=True,
+                          text=True, timeout=mounted.WAIT * 3, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kind"] == "unchanged"

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from lib import models, mounted, publishing, reading
@@ -97,6 +98,21 @@ def test_shards(scratch):
         index = json.loads((out / "model.safetensors.index.json").read_text())["weight_map"]
         assert index == json.loads(
             (path / "model.safetensors.index.json").read_text())["weight_map"]
+
+
+def test_large_dense_delta(scratch):
+    """A tensor whose patch does not fit into a thread's memory."""
+    bucket = scratch / "bucket"
+    publisher = publishing.Publisher(bucket, scratch / "state")
+    rng = np.random.default_rng(26)
+    still = st.make("BF16", (6 << 20,), rng.integers(0, 1 << 16, 6 << 20, dtype=np.uint16))
+    states = [{"still": still, "w": st.make("BF16", (9 << 20,), rng.integers(
+        0, 1 << 16, 9 << 20, dtype=np.uint16))} for _ in range(2)]
+    reports = [publisher.publish(state) for state in states]
+    assert reports[1]["kind"] == "delta" and reports[1]["delta_bytes"] > 16 << 20
+    mounted.run("export", bucket, "-o", scratch / "out", "-q", "--cache-dir", scratch / "cache",
+                "--version", 2)
+    assert publishing.same_state(st.load_file(scratch / "out" / "model.safetensors")[0], states[1])
 
 
 def test_new_run(scratch):
