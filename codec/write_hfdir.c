@@ -24,7 +24,8 @@ struct hfdir_shard {
 	const struct hfdir_entry *entries; /* borrowed */
 	size_t count, done;
 	const struct sink *sink;   /* borrowed */
-	uint64_t room, at;	   /* bytes of the header; where the next frame goes */
+	uint64_t room, at;	   /* bytes of the header; where the next bytes go */
+	uint64_t taken, begin;	   /* of the entry it is at: bytes; where its frame begins */
 	struct st_tensor *tensors; /* owned */
 	struct st_meta *meta;	   /* owned */
 	uint64_t *shapes;	   /* owned: one dimension each */
@@ -150,32 +151,47 @@ static void xor_into(uint8_t *restrict dst, const uint8_t *restrict a, const uin
 		dst[i] = a[i] ^ b[i];
 }
 
-int hfdir_shard_add(struct hfdir_shard *s, const void *old, const void *new, struct why *why)
+static int begin_frame(struct hfdir_shard *s, struct why *why)
 {
-	const uint64_t bytes = s->entries[s->done].bytes, begin = s->at;
-	struct st_tensor *t = &s->tensors[s->done];
-	uint64_t off = 0;
 	size_t code;
-	int err = 0;
 
+	s->begin = s->at;
 	ZSTD_CCtx_reset(s->zstd, ZSTD_reset_session_only);
 	code = ZSTD_CCtx_setParameter(s->zstd, ZSTD_c_compressionLevel, LEVEL);
 	if (!ZSTD_isError(code))
-		code = ZSTD_CCtx_setPledgedSrcSize(s->zstd, bytes);
-	if (ZSTD_isError(code))
-		return failed(s, code, why);
-	do {
-		const size_t len = (size_t)MIN(bytes - off, (uint64_t)WINDOW);
+		code = ZSTD_CCtx_setPledgedSrcSize(s->zstd, s->entries[s->done].bytes);
+	return ZSTD_isError(code) ? failed(s, code, why) : 0;
+}
 
-		xor_into(s->window, (const uint8_t *)old + off, (const uint8_t *)new + off, len);
-		off += len;
-		err = compress(s, len, off == bytes, why);
-	} while (err == 0 && off < bytes);
-	if (err < 0)
+int hfdir_shard_add(struct hfdir_shard *s, const void *old, const void *new, uint64_t len,
+		    struct why *why)
+{
+	uint64_t bytes, off = 0;
+	struct st_tensor *t;
+	int err = 0;
+
+	if (s->done == s->count || len > s->entries[s->done].bytes - s->taken)
+		return why_set(why, EINVAL, "a shard gets more than its %zu tensors", s->count);
+	bytes = s->entries[s->done].bytes;
+	if (s->taken == 0)
+		err = begin_frame(s, why);
+	while (err == 0) {
+		const size_t part = (size_t)MIN(len - off, (uint64_t)WINDOW);
+
+		xor_into(s->window, (const uint8_t *)old + off, (const uint8_t *)new + off, part);
+		off += part;
+		s->taken += part;
+		err = compress(s, part, s->taken == bytes, why);
+		if (off == len)
+			break;
+	}
+	if (err < 0 || s->taken < bytes)
 		return err;
-	t->begin = begin - s->room;
+	t = &s->tensors[s->done];
+	t->begin = s->begin - s->room;
 	t->end = s->at - s->room;
-	s->shapes[s->done++] = s->at - begin;
+	s->shapes[s->done++] = s->at - s->begin;
+	s->taken = 0;
 	return 0;
 }
 

@@ -34,8 +34,9 @@ struct hfdir_shard; /* opaque; some 2 MiB */
 /* Starts a shard of these tensors (borrowed until free); room for its header is left in front. */
 int hfdir_shard_new(const struct hfdir_entry *entries, size_t count, const struct sink *sink,
 		    struct hfdir_shard **out, struct why *why) MUST_CHECK;
-/* Compresses the next entry: all its bytes, old and new.  Memory does not grow with them. */
-int hfdir_shard_add(struct hfdir_shard *s, const void *old, const void *new,
+/* Compresses the next len bytes of the entry it is at, old and new; with its last byte (a call with
+ * len 0 for one that has none) it goes on to the next entry.  -EINVAL for more than it has. */
+int hfdir_shard_add(struct hfdir_shard *s, const void *old, const void *new, uint64_t len,
 		    struct why *why) MUST_CHECK;
 /* After the last entry: writes the header.  *out_size is the file's. */
 int hfdir_shard_end(struct hfdir_shard *s, uint64_t *out_size, struct why *why) MUST_CHECK;

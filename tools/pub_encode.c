@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,6 +64,17 @@ int pub_work_file(const struct pub_input *in, const char *name, char **out_path,
 	*out_path = path;
 	*out_fd = fd;
 	return 0;
+}
+
+void pub_read_past(const void *bytes, uint64_t len)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE),
+			at = (uintptr_t)bytes & ~(page - 1);
+
+	/* The pages stay in the page cache; a neighbour's that go with them come back from there.
+	 */
+	if (len > 0)
+		madvise((void *)at, (uintptr_t)bytes + len - at, MADV_DONTNEED);
 }
 
 int pub_objects_add(struct pub_objects *o, const char *key, const char *file, char *path, int fd,

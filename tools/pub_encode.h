@@ -129,6 +129,9 @@ int pub_anchor_plain(const struct pub_input *in, struct pub_objects *out,
 /* A new empty file in the work directory, open for reading and writing; *out_path is malloc'ed. */
 int pub_work_file(const struct pub_input *in, const char *name, char **out_path, int *out_fd,
 		  struct why *why) MUST_CHECK;
+/* len bytes of a tensor have been read and are not needed again soon: what the map has of them need
+ * not count as this process's memory. */
+void pub_read_past(const void *bytes, uint64_t len);
 /* Takes path (malloc'ed) and fd over, also on failure; copies key and file (NULL is fine).  The
  * size is what fstat says. */
 int pub_objects_add(struct pub_objects *o, const char *key, const char *file, char *path, int fd,

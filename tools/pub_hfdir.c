@@ -23,6 +23,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+enum { WINDOW = 8 << 20 };
+
 static const char index_name[] = "model.safetensors.index.json";
 
 /* A shard is at most so much of the state, since receivers hold a whole one in memory, and at least
@@ -98,7 +100,13 @@ static int shard_write(struct shard *s)
 	for (size_t i = 0; err == 0 && i < s->count; i++) {
 		const struct pub_tensor *t = &s->in->tensors[s->tensors[i]];
 
-		err = hfdir_shard_add(w, t->old, t->data, &s->why);
+		for (uint64_t off = 0; err == 0 && off < t->bytes; off += WINDOW) {
+			const uint64_t len = MIN(t->bytes - off, (uint64_t)WINDOW);
+
+			err = hfdir_shard_add(w, t->old + off, t->data + off, len, &s->why);
+			pub_read_past(t->old + off, len);
+			pub_read_past(t->data + off, len);
+		}
 	}
 	if (err == 0)
 		err = hfdir_shard_end(w, &size, &s->why);

@@ -122,7 +122,10 @@ static int write_sparse(struct object *o, size_t i, struct why *why)
 		if (err < 0)
 			return err;
 	}
-	return s.n > 0 ? flush(o, &s, why) : 0;
+	if (s.n > 0)
+		err = flush(o, &s, why);
+	pub_read_past(t->data, t->bytes);
+	return err;
 }
 
 static int write_whole(struct object *o, size_t i, struct why *why)
@@ -135,6 +138,7 @@ static int write_whole(struct object *o, size_t i, struct why *why)
 
 		if (err < 0)
 			return cannot_write(o, err, why);
+		pub_read_past(t->data + off, len);
 	}
 	return 0;
 }

@@ -19,6 +19,7 @@ static const struct hfdir_entry entries[] = {
 	{"model.embed_tokens.weight", 700001, {0x00, 0x12, 0xff}},
 	{"quote\"and\\slash", 1, {0xab}},
 	{"\xc3\xa9", 262144, {1}},
+	{"nothing", 0, {0}},
 };
 
 static int write_shard(uint8_t *const *old, uint8_t *const *new, size_t adds, struct memory *mem,
@@ -28,8 +29,17 @@ static int write_shard(uint8_t *const *old, uint8_t *const *new, size_t adds, st
 	struct hfdir_shard *s = NULL;
 	int err = hfdir_shard_new(entries, ARRAY_LEN(entries), &sink, &s, why);
 
-	for (size_t i = 0; err == 0 && i < adds; i++)
-		err = hfdir_shard_add(s, old[i], new[i], why);
+	for (size_t i = 0; err == 0 && i < adds; i++) {
+		const uint64_t first = entries[i].bytes / 3; /* in two calls */
+
+		if (first > 0)
+			err = hfdir_shard_add(s, old[i], new[i], first, why);
+		if (err == 0)
+			err = hfdir_shard_add(s, old[i] + first, new[i] + first,
+					      entries[i].bytes - first, why);
+	}
+	if (err == 0 && adds == ARRAY_LEN(entries))
+		assert_int_equal(hfdir_shard_add(s, old[0], new[0], 1, NULL), -EINVAL);
 	if (err == 0)
 		err = hfdir_shard_end(s, out_size, why);
 	hfdir_shard_free(s);
@@ -41,8 +51,8 @@ static void make_states(uint8_t **old, uint8_t **new)
 	struct rng r = {seed};
 
 	for (size_t i = 0; i < ARRAY_LEN(entries); i++) {
-		old[i] = malloc(entries[i].bytes);
-		new[i] = malloc(entries[i].bytes);
+		old[i] = malloc(entries[i].bytes + 1);
+		new[i] = malloc(entries[i].bytes + 1);
 		assert_true(old[i] != NULL && new[i] != NULL);
 		rng_fill(&r, old[i], entries[i].bytes);
 		memcpy(new[i], old[i], entries[i].bytes);
@@ -64,7 +74,7 @@ static void check_frame(const struct memory *mem, const struct st_header *h, siz
 {
 	const struct st_tensor *t = st_find(h, entries[i].name);
 	const uint64_t bytes = entries[i].bytes;
-	uint8_t *got = malloc(bytes);
+	uint8_t *got = malloc(bytes + 1);
 
 	assert_non_null(t);
 	assert_non_null(got);
