@@ -330,11 +330,9 @@ static int already_there(struct attempt *a, bool *out_done, struct why *why)
 static int finish(struct attempt *a, struct why *why)
 {
 	struct why local = {0};
-	int ret = pub_compose(a, why);
 	int64_t began = clock_mono_ns();
+	int ret = pub_upload(a, why);
 
-	if (ret == 0)
-		ret = pub_upload(a, why);
 	a->r->upload_ns = clock_mono_ns() - began;
 	if (ret < 0)
 		return ret;

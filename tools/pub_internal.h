@@ -72,9 +72,7 @@ int pub_decide(struct attempt *a, struct why *why) MUST_CHECK;
 
 /* ---- pub_upload.c ---- */
 
-/* The manifest with the new version, and the pointer's next text. */
-int pub_compose(struct attempt *a, struct why *why) MUST_CHECK;
-/* Everything in the right order, the pointer last. */
+/* Everything in the right order, the pointer last; `next` is what it then says. */
 int pub_upload(struct attempt *a, struct why *why) MUST_CHECK;
 /* Removes what earlier attempts left in the destination, where it can; best effort. */
 void pub_remove_orphans(struct attempt *a);

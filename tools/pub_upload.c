@@ -25,6 +25,8 @@
 
 #define INDEX_KEY "index.json"
 
+enum { POINTER_TRIES = 20 }; /* compactions that get in between */
+
 static int out_of_memory(struct why *why)
 {
 	return why_set(why, ENOMEM, "out of memory");
@@ -56,11 +58,15 @@ static int add_entry(struct attempt *a, enum manifest_kind kind, const struct pu
 	return ret;
 }
 
-int pub_compose(struct attempt *a, struct why *why)
+static int compose(struct attempt *a, struct why *why)
 {
 	struct manifest *m;
-	int ret = a->begins ? manifest_new(a->lineage, &a->next)
-			    : manifest_copy(a->was.manifest, &a->next);
+	int ret;
+
+	manifest_free(a->next);
+	a->next = NULL;
+	ret = a->begins ? manifest_new(a->lineage, &a->next)
+			: manifest_copy(a->was.manifest, &a->next);
 
 	if (ret < 0)
 		return out_of_memory(why);
@@ -229,35 +235,55 @@ static int put_index(struct attempt *a, json_t *companions, size_t pointer_len, 
 
 /* ---- the pointer ---- */
 
-/* After a failure: 0 when the pointer is ours all the same. */
+static bool has_state(const struct manifest *m, uint64_t version, const char *state)
+{
+	const uint8_t *found = manifest_state(m, version);
+	char hex[33] = "";
+
+	if (found != NULL)
+		manifest_hex(found, hex);
+	return strcmp(hex, state) == 0;
+}
+
+static int refuse(const struct attempt *a, const struct manifest *m, struct why *why)
+{
+	return why_set(why, EBUSY,
+		       "another publisher was faster: process %" PRId64
+		       " on %s changed %s while this version was on its way, which was not "
+		       "published.  End one of the two: --take-over goes on in the other's place, "
+		       "--new-run begins a new run",
+		       m->publisher.pid, SHOWN(m->publisher.host), a->p->store->name);
+}
+
+/*
+ * The pointer was not replaced, as it seems.  0 when it names this version all the same; -EAGAIN
+ * when it is still ours at the version before (it was compacted or pruned meanwhile), and `was` is
+ * what it is now; else the error.
+ */
 static int look_again(struct attempt *a, int err, struct why *why)
 {
+	const bool lost = err == -ESTALE || err == -EEXIST;
 	struct pointer now = {0};
 	struct why ignored = {0};
-	const uint8_t *state = NULL;
-	char hex[33] = "";
+	const struct manifest *m;
 
 	if (pointer_read(a->p->store, &now, &ignored) < 0 || now.manifest == NULL) {
 		pointer_release(&now);
 		return err;
 	}
-	state = manifest_state(now.manifest, a->in.version);
-	if (state != NULL)
-		manifest_hex(state, hex);
-	if (strcmp(now.manifest->publisher.id, a->p->state->publisher) == 0 &&
-	    strcmp(now.manifest->lineage, a->lineage) == 0 &&
-	    now.manifest->publisher.time_ns == a->time_ns && strcmp(hex, a->in.state) == 0)
+	m = now.manifest;
+	if (strcmp(m->publisher.id, a->p->state->publisher) != 0 ||
+	    strcmp(m->lineage, a->lineage) != 0) {
+		err = lost ? refuse(a, m, why) : err;
+	} else if (has_state(m, a->in.version, a->in.state)) {
 		err = 0;
-	else if (err == -ESTALE || err == -EEXIST)
-		err = why_set(
-			why, EBUSY,
-			"%s was changed by process %" PRId64
-			" on %s while this version was on its way; it was not published.  If "
-			"that is another publisher, end one of the two: --take-over goes on in "
-			"the other's place, --new-run begins a new run; if it was a compaction, "
-			"publish again",
-			a->p->store->name, now.manifest->publisher.pid,
-			SHOWN(now.manifest->publisher.host));
+	} else if (lost && m->newest == a->newest && has_state(m, a->newest, a->newest_state)) {
+		pointer_release(&a->was);
+		a->was = now;
+		return -EAGAIN;
+	} else if (lost) {
+		err = refuse(a, m, why);
+	}
 	pointer_release(&now);
 	return err;
 }
@@ -268,7 +294,7 @@ static int move_pointer(struct attempt *a, const struct buf *text, struct why *w
 
 	if (ret < 0)
 		ret = look_again(a, ret, why);
-	if (ret < 0 && ret != -EBUSY)
+	if (ret < 0 && ret != -EBUSY && ret != -EAGAIN)
 		why_prefix(why,
 			   "%s: the version may or may not have been published; the same "
 			   "command finds out",
@@ -331,20 +357,11 @@ static int put_data(struct attempt *a, struct why *why)
 	return ret;
 }
 
-int pub_upload(struct attempt *a, struct why *why)
+static int show_version(struct attempt *a, json_t *companions, struct why *why)
 {
-	json_t *companions = companions_after(a);
 	struct buf text = {0};
-	int ret = 0;
+	int ret = manifest_compose(a->next, &text) < 0 ? out_of_memory(why) : 0;
 
-	if (companions == NULL || manifest_compose(a->next, &text) < 0)
-		ret = out_of_memory(why);
-	if (ret == 0)
-		ret = begin(a, companions, why);
-	if (ret == 0)
-		ret = put_data(a, why);
-	if (ret == 0)
-		ret = put_companions(a, why);
 	if (ret == 0)
 		ret = put_index(a, companions, text.len, why);
 	/* Without a copy of our own it is the trainer's files that were uploaded. */
@@ -355,6 +372,27 @@ int pub_upload(struct attempt *a, struct why *why)
 	if (ret == 0)
 		ret = move_pointer(a, &text, why);
 	buf_release(&text);
+	return ret;
+}
+
+int pub_upload(struct attempt *a, struct why *why)
+{
+	json_t *companions = companions_after(a);
+	int ret = companions != NULL ? compose(a, why) : out_of_memory(why);
+
+	if (ret == 0)
+		ret = begin(a, companions, why);
+	if (ret == 0)
+		ret = put_data(a, why);
+	if (ret == 0)
+		ret = put_companions(a, why);
+	if (ret == 0)
+		ret = show_version(a, companions, why);
+	for (int i = 0; ret == -EAGAIN && i < POINTER_TRIES; i++) {
+		ret = compose(a, why);
+		if (ret == 0)
+			ret = show_version(a, companions, why);
+	}
 	json_decref(companions);
 	return ret;
 }

@@ -158,10 +158,33 @@ def test_two_publishers_race(bucket, scratch):
         for d in done:
             if d.returncode:
                 text = d.stderr.decode()
-                assert "on its way" in text and "--take-over" in text, text
+                assert "was faster" in text and "--take-over" in text, text
         newest += won
         have = publishing.read_run(bucket)
         assert max(have) == newest and len(have) == newest
+
+
+def test_upkeep_meanwhile(bucket, scratch):
+    """Compacted all the time while versions are published."""
+    publisher = publishing.Publisher(bucket, scratch / "state")
+    states = models.states(69, 12, models.SMALL, density=0.003)
+    publisher.publish(states[0])
+    stop = threading.Event()
+
+    def upkeep():
+        while not stop.is_set():
+            mounted.run("compact", "-q", "--every", 2, bucket, check=False)
+
+    thread = threading.Thread(target=upkeep)
+    thread.start()
+    try:
+        for state in states[1:]:
+            publisher.publish(state)
+    finally:
+        stop.set()
+        thread.join()
+    publishing.check(bucket, dict(enumerate(states, 1)))
+    assert publishing.pointer(bucket)["spans"]
 
 
 # ---- no room ------------------------------------------------------------------------------------

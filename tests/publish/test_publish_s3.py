@@ -125,6 +125,26 @@ def test_lost_answer(s3, scratch, monkeypatch):
     publishing.check(objects_of(s3), dict(enumerate(states, 1)))
 
 
+def test_compacted_meanwhile(s3, scratch, monkeypatch):
+    """The pointer is replaced between the look at it and the write, by upkeep: once more."""
+    publisher = publisher_of(s3, scratch)
+    states = models.states(50, 3, models.SMALL)
+    publisher.publish(states[0])
+    put, between = s3.s3.serve_put, []
+
+    def upkeep_first(request, key):
+        if key.endswith(publishing.POINTER) and len(between) < 3:
+            between.append(key)
+            s3.s3.put(key, s3.s3.objects[key].data + b"\n")
+        return put(request, key)
+
+    monkeypatch.setattr(s3.s3, "serve_put", upkeep_first)
+    publisher.publish(states[1])
+    assert len(between) == 3
+    publisher.publish(states[2])
+    publishing.check(objects_of(s3), dict(enumerate(states, 1)))
+
+
 def test_no_network(s3, scratch):
     """Nobody answers: an error in a sentence, and later it goes on."""
     states = models.states(45, 2, models.SMALL)
