@@ -63,6 +63,11 @@ int hub_build(struct http_call *call, const struct http_hop *hop, struct request
 	request_set_url(out, hop->number == 0 ? c->url : hop->url);
 	if (hop->number > 0)
 		out->method = hop->method;
+	if (c->post != NULL && (hop->number == 0 || hop->method == METHOD_POST)) {
+		out->method = METHOD_POST;
+		request_set_body(out, c->post, strlen(c->post));
+		request_set_header(out, "Content-Type", "application/json");
+	}
 	request_set_header(out, "Accept", c->accept != NULL ? c->accept : "application/json");
 	if (c->one_byte)
 		request_set_range(out, 0, 1);
@@ -184,7 +189,8 @@ static int next_page(struct hub_call *c, char **out, struct why *why)
 	return 0;
 }
 
-int hub_get_json(struct hub *hub, char *url, json_t **out, char **out_next, struct why *why)
+static int ask_json(struct hub *hub, char *url, const char *post, json_t **out, char **out_next,
+		    struct why *why)
 {
 	struct buf body = {0};
 	struct hub_call c;
@@ -194,6 +200,8 @@ int hub_get_json(struct hub *hub, char *url, json_t **out, char **out_next, stru
 	if (url == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	hub_call_init(&c, hub, url);
+	c.post = post;
+	c.live.call.repeatable = true;
 	c.live.call.delivery = HTTP_BUFFER;
 	c.live.call.buffer = &body;
 	c.live.call.buffer_max = PAGE_MAX;
@@ -212,6 +220,16 @@ int hub_get_json(struct hub *hub, char *url, json_t **out, char **out_next, stru
 	hub_call_release(&c);
 	buf_release(&body);
 	return rc;
+}
+
+int hub_get_json(struct hub *hub, char *url, json_t **out, char **out_next, struct why *why)
+{
+	return ask_json(hub, url, NULL, out, out_next, why);
+}
+
+int hub_post_json(struct hub *hub, char *url, const char *body, json_t **out, struct why *why)
+{
+	return ask_json(hub, url, body, out, NULL, why);
 }
 
 /* Does the Hub know the id as one of this kind? */

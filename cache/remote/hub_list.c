@@ -7,6 +7,8 @@
  * followed is complete, and it was read before the listing; so a change in between is noticed by
  * the next probe, and a listing that failed is made again.  While the state is the same, or while
  * the feed is live and silent, or while the quota forbids to ask, a listing is the one before.
+ * What a live feed names is asked for by paths-info and put into the listing before; everything is
+ * listed again at the next probe behind the feed, or where that does not work.
  *
  * Buckets match prefixes as raw strings, so what only begins with the same letters is left out.  A
  * repository file's size is lfs.size where there is one.
@@ -20,6 +22,7 @@
 #include "cache/clock.h"
 #include "cache/remote/keys.h"
 
+enum { PATHS_MAX = 1000 };			      /* of one question, by the Hub's own rule */
 static const int64_t BACKSTOP_NS = 60 * NSEC_PER_SEC; /* between probes while the feed is live */
 
 static struct hub_snapshot *snapshot_ref(struct hub_snapshot *s)
@@ -66,7 +69,8 @@ static struct hub_snapshot *good_enough(struct hub *hub)
 	gap = gap_locked(hub, now);
 	if (hub->feed.state == HUB_FEED_LIVE)
 		gap = MAX(gap, BACKSTOP_NS);
-	good = s != NULL && (hub_place_pinned(&hub->place) || (!hub->dirty && age < gap));
+	good = s != NULL &&
+	       (hub_place_pinned(&hub->place) || (!hub->dirty && hub->paths == NULL && age < gap));
 	if (good)
 		snapshot_ref(s);
 	lock_release(&hub->lock);
@@ -251,11 +255,13 @@ static struct hub_snapshot *unchanged(struct hub *hub, const struct probe *now)
 
 	lock_take(&hub->lock);
 	hub->probed_ns = clock_mono_ns();
-	if (hub->snapshot != NULL && !hub->dirty && hub->state != NULL && now->state[0] != '\0' &&
-	    strcmp(hub->state, now->state) == 0) {
+	if (hub->snapshot != NULL && !hub->dirty && hub->paths == NULL && hub->state != NULL &&
+	    now->state[0] != '\0' && strcmp(hub->state, now->state) == 0) {
 		s = snapshot_ref(hub->snapshot);
 	}
 	hub->dirty = false;
+	json_decref(hub->paths);
+	hub->paths = NULL;
 	lock_release(&hub->lock);
 	return s;
 }
@@ -283,6 +289,167 @@ static int list_anew(struct hub *hub, struct probe *at, struct hub_snapshot **ou
 	return 0;
 }
 
+/* ---- changed paths: one question about those instead of a listing ---- */
+
+int hub_changed(struct hub *hub, const json_t *changes)
+{
+	bool good = json_is_array(changes), ours = false;
+	size_t i;
+	json_t *e;
+
+	if (!good)
+		return -EPROTO;
+	lock_take(&hub->lock);
+	json_array_foreach (changes, i, e) {
+		const char *path = json_string_value(json_object_get(e, "path"));
+		const char *op = json_string_value(json_object_get(e, "op"));
+		bool there = op == NULL || strcmp(op, "delete") != 0;
+
+		good = good && path != NULL;
+		if (path == NULL || keys_below(path, hub->place.prefix) == NULL)
+			continue;
+		ours = true;
+		if (hub->paths == NULL)
+			hub->paths = json_object();
+		good = json_object_set_new(hub->paths, path, json_boolean(there)) == 0 && good;
+	}
+	lock_release(&hub->lock);
+	return good ? ours : -EPROTO;
+}
+
+/* What has changed, and the listing to which; NULL: a listing is needed. */
+static struct hub_snapshot *take_changes(struct hub *hub, json_t **out)
+{
+	struct hub_snapshot *s = NULL;
+
+	lock_take(&hub->lock);
+	if (hub->snapshot != NULL && !hub->dirty && hub->paths != NULL &&
+	    hub->feed.state == HUB_FEED_LIVE && json_object_size(hub->paths) <= PATHS_MAX) {
+		s = snapshot_ref(hub->snapshot);
+		*out = hub->paths;
+		hub->paths = NULL;
+	}
+	lock_release(&hub->lock);
+	return s;
+}
+
+static int ask_paths(struct hub *hub, json_t *changed, json_t **out)
+{
+	json_t *paths = json_array(), *body, *value;
+	struct buf url = {0};
+	const char *path;
+	char *text;
+	int rc;
+
+	json_object_foreach (changed, path, value)
+		json_array_append_new(paths, json_string(path));
+	body = json_pack("{s:o}", "paths", paths);
+	text = body != NULL ? json_dumps(body, JSON_COMPACT) : NULL;
+	json_decref(body);
+	hub_url_info(&hub->place, &url);
+	buf_addstr(&url, "/paths-info");
+	rc = text != NULL ? hub_post_json(hub, hub_text(&url), text, out, NULL) : -ENOMEM;
+	buf_release(&url);
+	free(text);
+	return rc;
+}
+
+/* Whatever was not deleted has to be in the answer: what is missing there may merely not have got
+ * around yet. */
+static bool answers_all(json_t *changed, const json_t *answer)
+{
+	json_t *there = json_object(), *e, *value;
+	bool all = there != NULL;
+	const char *path;
+	size_t i;
+
+	json_array_foreach (answer, i, e) {
+		path = json_string_value(json_object_get(e, "path"));
+		all = all && path != NULL && json_object_set_new(there, path, json_true()) == 0;
+	}
+	json_object_foreach (changed, path, value)
+		all = all && (!json_is_true(value) || json_object_get(there, path) != NULL);
+	json_decref(there);
+	return all;
+}
+
+/* The old listing with the answer in place of what has changed. */
+static int patch_listing(struct hub *hub, const struct listing *old, const json_t *changed,
+			 const json_t *answer, struct listing *out, size_t *out_hidden)
+{
+	const char *prefix = hub->place.prefix;
+	struct keys keys = {0};
+	struct buf full = {0};
+	int rc = add_page(hub, answer, 0, &keys, NULL);
+
+	for (size_t i = 0; rc == 0 && i < old->count; i++) {
+		const struct object *o = &old->v[i];
+
+		full.len = 0;
+		buf_addf(&full, "%s%s%s", prefix, *prefix != '\0' ? "/" : "", o->key);
+		if (json_object_get(changed, buf_str(&full)) == NULL)
+			keys_add(&keys, o->key, o->size, o->mtime_ns, &o->id);
+	}
+	*out_hidden = keys.hidden;
+	if (rc == 0)
+		rc = full.failed ? -ENOMEM : keys_finish(&keys, out);
+	buf_release(&full);
+	keys_release(&keys);
+	return rc;
+}
+
+/* Puts a patched listing in the place of the one that it was made from. */
+static int replace_snapshot(struct hub *hub, struct hub_snapshot *old, struct hub_snapshot *fresh,
+			    size_t hidden)
+{
+	bool same;
+
+	lock_take(&hub->lock);
+	same = hub->snapshot == old;
+	if (same) {
+		hub->snapshot = fresh;
+		hub->hidden += hidden;
+	}
+	lock_release(&hub->lock);
+	if (same)
+		hub_snapshot_unref(old);
+	return same ? 0 : -EAGAIN;
+}
+
+/* The listing as the feed says that it is now; NULL: by another way.  The state stays that of the
+ * last whole listing, so the next probe behind the feed lists everything again. */
+static struct hub_snapshot *patched(struct hub *hub)
+{
+	json_t *changed = NULL, *answer = NULL;
+	struct hub_snapshot *old = take_changes(hub, &changed), *fresh;
+	size_t hidden = 0;
+	int rc;
+
+	if (old == NULL)
+		return NULL;
+	fresh = calloc(1, sizeof(*fresh));
+	rc = fresh != NULL ? ask_paths(hub, changed, &answer) : -ENOMEM;
+	if (rc == 0 && !answers_all(changed, answer))
+		rc = -EAGAIN;
+	if (rc == 0)
+		rc = patch_listing(hub, &old->listing, changed, answer, &fresh->listing, &hidden);
+	if (rc == 0) {
+		fresh->refs = 2; /* the hub's and ours */
+		rc = replace_snapshot(hub, old, fresh, hidden);
+	}
+	if (rc < 0) {
+		mark_dirty(hub);
+		if (fresh != NULL)
+			listing_release(&fresh->listing);
+		free(fresh);
+		fresh = NULL;
+	}
+	hub_snapshot_unref(old);
+	json_decref(changed);
+	json_decref(answer);
+	return fresh;
+}
+
 static int copy_part(const struct listing *from, const char *prefix, struct listing *out)
 {
 	struct listing part = *from;
@@ -305,6 +472,8 @@ int hub_list(struct hub *hub, const char *prefix, struct listing *out, struct wh
 
 	hub_token_refresh(hub->token);
 	s = good_enough(hub);
+	if (s == NULL)
+		s = patched(hub);
 	if (s == NULL)
 		rc = probe(hub, &now, why);
 	if (rc == 0 && s == NULL)

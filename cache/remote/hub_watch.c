@@ -5,11 +5,11 @@
  *	waiting for a listing -> connecting -> live -> (cut) -> connecting ...
  *	connecting -> refused: for good
  *
- * The feed only says that a listing is out of date.  It resumes after a cursor, or from the state
- * (updatedAt) of the last listing, so nothing falls between a listing and the stream; where it can
- * do neither ("reset", or a stream that begins now), the listing is marked out of date once more.
- * Changes outside the prefix are of no interest; what cannot be understood is taken as a change.
- * The slow probe of hub_list.c goes on behind it.
+ * The feed only says that a listing is out of date, and in which paths.  It resumes after a cursor,
+ *or from the state (updatedAt) of the last listing, so nothing falls between a listing and the
+ *stream; where it can do neither ("reset", or a stream that begins now), the listing is marked out
+ *of date once more. Changes outside the prefix are of no interest; what cannot be understood is
+ *taken as a change. The slow probe of hub_list.c goes on behind it.
  *
  * A 400 may be about the cursor: the resume point is taken back step by step (cursor, state, none)
  * before the feed is given up.
@@ -26,7 +26,6 @@
 #include <unistd.h>
 
 #include "cache/clock.h"
-#include "cache/remote/keys.h"
 #include "cache/remote/sse.h"
 
 enum { SILENCE_MS = 90000, REST_MIN_MS = 1000, REST_MAX_MS = 80000, SERVER_REST_MAX_MS = 300000 };
@@ -72,24 +71,6 @@ static void keep_cursor(struct hub *hub, const json_t *data)
 	free(old);
 }
 
-/* Is one of the changes below the prefix? */
-static bool concerns(const struct hub *hub, const json_t *data)
-{
-	const json_t *changes = json_object_get(data, "changes");
-	size_t i;
-	json_t *e;
-
-	if (!json_is_array(changes))
-		return true;
-	json_array_foreach (changes, i, e) {
-		const char *path = json_string_value(json_object_get(e, "path"));
-
-		if (path == NULL || keys_below(path, hub->place.prefix) != NULL)
-			return true;
-	}
-	return false;
-}
-
 static void on_event(void *ctx, const char *name, const char *text, bool cut)
 {
 	struct stream *s = ctx;
@@ -98,8 +79,12 @@ static void on_event(void *ctx, const char *name, const char *text, bool cut)
 	bool known = true;
 
 	if (strcmp(name, "changes") == 0) {
-		if (data == NULL || concerns(hub, data))
+		int ours = hub_changed(hub, json_object_get(data, "changes"));
+
+		if (ours < 0)
 			out_of_date(hub);
+		else if (ours > 0)
+			notify(hub);
 	} else if (strcmp(name, "ready") == 0) {
 		lock_take(&hub->lock);
 		hub->feed.state = HUB_FEED_LIVE;

@@ -42,6 +42,7 @@ static void release(struct store *s)
 	stop(s);
 	hub_watch_join(hub);
 	hub_snapshot_unref(hub->snapshot);
+	json_decref(hub->paths);
 	hub_token_free(hub->token);
 	hub_place_release(&hub->place);
 	live_destroy(&hub->live);

@@ -56,6 +56,7 @@ struct hub {
 	int64_t probed_ns; /* monotonic */
 	uint64_t listings; /* that succeeded */
 	bool dirty;	   /* it is known to be out of date */
+	json_t *paths;	   /* or only in these paths: {path: is it there now}; NULL: none */
 	size_t hidden;	   /* names left out of it */
 	struct {
 		struct rate_limit limit;
@@ -73,8 +74,9 @@ struct hub_call {
 	char *url;	    /* owned */
 	const char *accept; /* NULL: JSON */
 	enum hub_quota quota;
-	bool one_byte;	/* asks for the first byte only */
-	uint64_t token; /* which one was sent */
+	bool one_byte;	  /* asks for the first byte only */
+	const char *post; /* JSON to be sent, by POST; borrowed; NULL: a GET */
+	uint64_t token;	  /* which one was sent */
 };
 
 /* Sets what all calls have; url is taken over. */
@@ -92,6 +94,9 @@ int hub_run(struct hub_call *c, struct why *why) MUST_CHECK;
 /* GET and parse.  next: the URL of the next page or NULL, malloc'ed; may be NULL. */
 int hub_get_json(struct hub *hub, char *url, json_t **out, char **out_next,
 		 struct why *why) MUST_CHECK;
+/* The same for a POST of JSON that asks only. */
+int hub_post_json(struct hub *hub, char *url, const char *body, json_t **out,
+		  struct why *why) MUST_CHECK;
 /* malloc'ed text of a buffer, which is released; NULL: out of memory. */
 char *hub_text(struct buf *b);
 /* What to say where the Hub knows no such thing: looks whether it is one of another kind. */
@@ -100,6 +105,9 @@ int hub_explain_missing(struct hub *hub, struct why *why);
 /* ---- hub_list.c ---- */
 int hub_list(struct hub *hub, const char *prefix, struct listing *out, struct why *why) MUST_CHECK;
 void hub_snapshot_unref(struct hub_snapshot *s);
+/* The feed says that these have changed: [{path, op}].  1: some of ours; 0: none; -EPROTO: not
+ * understood. */
+int hub_changed(struct hub *hub, const json_t *changes);
 
 /* ---- hub_fetch.c ---- */
 int hub_open(struct store *s, const struct object *object, struct handle **out,
