@@ -125,7 +125,9 @@ class Place:
 class HubPlace(Place):
     """A private bucket on the Hub, its bytes on the content network."""
 
-    listing, later_page, content = "/tree", "cursor=", "GET /xet"
+    # The feed names what has changed, and that is asked for first.
+    listing, later_page = "/tree|/paths-info", "cursor=|/paths-info"
+    content = "GET /xet"
 
     def __init__(self):
         super().__init__()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -151,16 +152,21 @@ def test_places_that_are_no_mounts(scratch):
 # ---- status and wait ----------------------------------------------------------------------------
 
 
+def ageless(text):
+    """Without what goes on while one looks."""
+    return re.sub(r"\d+ s old", "N s old", text)
+
+
 def test_status(bucket, run):
     """The three forms agree with the files of the mount."""
     with Mount(bucket) as m:
         m.wait_version(5)
-        text = mounted.run("status", m.at).stdout
-        line = mounted.run("status", "--line", m.at).stdout
+        text = ageless(mounted.run("status", m.at).stdout)
+        line = ageless(mounted.run("status", "--line", m.at).stdout)
         assert text.startswith(line) and line.startswith("version 5 = anchor 1 + 4 deltas, ")
         have = json.loads(mounted.run("status", "--json", m.at).stdout)
         assert have["version"] == 5 and have["source"] == str(bucket)
-        assert line == have["line"] + "\n"
+        assert line == ageless(have["line"] + "\n")
 
 
 def test_status_of_a_dead_mount(bucket, run, scratch):

@@ -433,16 +433,18 @@ def test_start_without_network(hub, env, local, bucket, scratch):
 
 
 def after_listing(hub, action):
-    """Has action() run once, when the next listing has been answered and nothing been read."""
-    plain = hub.bucket_tree
+    """Has action() run once, when it has been answered what is there next, by a listing or for the
+    changed paths alone, and nothing been read."""
+    plain = hub.bucket_api
 
-    def tree(*args):
-        answer = plain(*args)
-        hub.bucket_tree = plain
-        action()
+    def api(request, name, rest, token):
+        answer = plain(request, name, rest, token)
+        if rest and rest[0] in ("tree", "paths-info"):
+            hub.bucket_api = plain
+            action()
         return answer
 
-    hub.bucket_tree = tree
+    hub.bucket_api = api
 
 
 def test_overwritten_after_listing(hub, env, local, bucket):

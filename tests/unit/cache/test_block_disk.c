@@ -153,7 +153,7 @@ static void *soak(void *arg)
 	uint8_t *bytes = malloc(1 << 20);
 
 	assert_non_null(bytes);
-	while (clock_mono_ns() < s->until) {
+	do {
 		uint64_t i = rng(&s->seed) % s->count, size = s->blobs[i]->size;
 		uint64_t off = rng(&s->seed) % size;
 		uint64_t most = rng(&s->seed) % 4 == 0 ? MIB : 16 << 10;
@@ -164,7 +164,7 @@ static void *soak(void *arg)
 		    !mem_is(100 + i, off, bytes, (size_t)len))
 			s->wrong++;
 		s->reads++;
-	}
+	} while (clock_mono_ns() < s->until);
 	free(bytes);
 	return NULL;
 }
@@ -196,8 +196,12 @@ static void test_tiny_budget(void **state)
 	rig_open_disk(&r, limit);
 	for (uint64_t i = 0; i < 3; i++)
 		blobs[i] = rig_blob(&r, 100 + i, size);
-	run_soak(&r, blobs, 3, 300000000);
-	st = rig_quiet(&r);
+	for (unsigned round = 0; round < 50; round++) { /* a busy machine reads little in one */
+		run_soak(&r, blobs, 3, 300000000);
+		st = rig_quiet(&r);
+		if (st.evicted_bytes > 0)
+			break;
+	}
 	log_set_level(LOG_LEVEL_INFO);
 	assert_true(st.evicted_bytes > 0);
 	assert_int_equal(st.damaged, 0);
