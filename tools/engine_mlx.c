@@ -47,8 +47,8 @@ static enum plan_outcome judge(enum engine_step step, unsigned n, const struct e
 	if (a->err == 0 && a->status == 404) {
 		engine_text(a, "error", said, sizeof(said));
 		why_set(why, EIO,
-			"completions: the server cannot load %s%s%s; it may have to be started in "
-			"a directory above the mount",
+			"completions: the server cannot load %s%s%s; can it see that path? (an old "
+			"one has to be started in a directory above the mount)",
 			ask->path, said[0] != '\0' ? ": " : "", said);
 		return PLAN_FAILED;
 	}

@@ -107,7 +107,7 @@ static void print_line(struct follow *f, const struct follow_update *u)
 		(void)json_array_append_new(replicas, replica_json(&f->replicas[i]));
 	put(o, "replicas", replicas);
 	put(o, "error", u->why.text[0] != '\0' ? text(u->why.text) : json_null());
-	line = json_dumps(o, JSON_COMPACT);
+	line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
 	if (line != NULL) {
 		printf("%s\n", line);
 		fflush(stdout);
