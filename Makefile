@@ -94,6 +94,8 @@ FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 BENCH_BIN := $(patsubst tests/bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 BENCH_PY := $(wildcard tests/bench/bench_*.py)
+# Those that a benchmark in Python runs, for its table.
+BENCH_DRIVEN := $(addprefix $(B)/bench/,bench_wfp1 bench_patch)
 DRIVE_SRC := $(wildcard tests/drive/drive_*.c)
 DRIVE_BIN := $(patsubst tests/drive/%.c,$(B)/drive/%,$(DRIVE_SRC))
 C_FILES = $(wildcard $(addsuffix /*.[ch],codec cache cache/remote fs tools tests/fuzz tests/bench \
@@ -229,7 +231,7 @@ soak: setup ## long hunts: `fuzz`, torn loads, then the mount tests SOAK_ROUNDS 
 		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done
 bench: setup-build ## run the benchmarks
 	$(SUBMAKE) all $(BENCH_BIN) $(addprefix $(B)/bench/,delay_proxy bare_fuse reader)
-	@set -e; for b in $(BENCH_BIN); do echo "== $$b"; $$b; done
+	@set -e; for b in $(filter-out $(BENCH_DRIVEN),$(BENCH_BIN)); do echo "== $$b"; $$b; done
 	@set -e; py=$(PY); [ -x $$py ] || py=python3; \
 		for b in $(BENCH_PY); do echo "== $$b"; $$py $$b; done
 demo: setup-build ## a simulated run, mounted and checked version by version with plain tools

@@ -2,27 +2,24 @@
 /*
  * What patches cost over memcpy: one line of JSON per row.
  *
- * A 256 MiB bf16 tensor in memory; random windows of 1 MiB and 4 KiB are copied into one buffer,
- * alone and with k stacked SET patches of 1 % each, one by one and merged.  Copies and patched
+ * A bf16 tensor in memory; random windows of 1 MiB and 4 KiB are copied into one buffer, alone and
+ * with k stacked ADD patches of 1 % each: one by one as they are published (wfp1), and merged, in
+ * the form that is fastest to read ("merged") and in wfp1 ("merged wfp1").  Copies and patched
  * reads alternate window by window, so that noise of the machine falls on both; medians.  "ratio"
- * is against the copy alone.  Merging: million input elements a second
- * of CPU time.
+ * is against the copy alone.  Merging: million input elements a second of CPU time; "bits" of the
+ * result for each element that it changes.
  *
- * usage: bench_patch [MIB]     (the tensor's size, default 256)
+ * As in training it is often the same elements that change: half of all have one chance, a quarter
+ * twice as much, and so on.
+ *
+ * usage: bench_patch [MIB]     (the tensor's size, default 128)
  */
 #include "codec/patch.h"
+#include "tests/bench/rig.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
-enum { STACK = 50, ROUNDS = 600 };
-
-struct memory {
-	uint8_t *bytes;
-	size_t cap;
-};
+enum { STACK = 50, ROUNDS = 400, CHANCES = 9 };
 
 static uint64_t random_state = 1;
 
@@ -34,84 +31,85 @@ static uint64_t random_next(void)
 	return random_state;
 }
 
-static void *need(void *p)
-{
-	if (p == NULL) {
-		fprintf(stderr, "bench_patch: out of memory\n");
-		exit(1);
-	}
-	return p;
-}
-
-static void must(int ret, const struct why *why)
-{
-	if (ret < 0) {
-		fprintf(stderr, "bench_patch: %s\n", why->text);
-		exit(1);
-	}
-}
-
-static int memory_write(void *ctx, uint64_t off, const void *src, size_t len)
-{
-	struct memory *m = ctx;
-
-	if (off + len > m->cap)
-		return -ENOSPC;
-	memcpy(m->bytes + off, src, len);
-	return 0;
-}
-
 /* Microseconds of a clock. */
 static double now(clockid_t clock)
 {
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+	return seconds_of(clock) * 1e6;
 }
 
-static struct patch make_patch(uint64_t numel, double density)
+/* The elements of each chance, ascending. */
+struct elements {
+	uint32_t *v[CHANCES];
+	size_t count[CHANCES];
+};
+
+static unsigned chance_of(uint64_t i)
 {
-	size_t want = (size_t)((double)numel * density * 1.1) + 100, n = 0;
-	uint64_t *positions = need(malloc(want * sizeof(*positions))), at = 0;
-	uint16_t *values = need(malloc(want * sizeof(*values)));
-	struct memory mem = {.cap = patch_bound(2, numel, want)};
-	struct sink sink = {.write = memory_write, .ctx = &mem};
-	struct patch_writer *w = need(patch_writer_new(PATCH_SET, 2, numel, &sink, 0));
+	uint64_t h = (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+	return MIN((unsigned)__builtin_clzll((h ^ h >> 29) | 1), (unsigned)CHANCES - 1);
+}
+
+static void make_elements(struct elements *e, uint64_t numel)
+{
+	for (unsigned c = 0; c < CHANCES; c++)
+		e->v[c] = need(malloc((numel >> c) * sizeof(*e->v[c])));
+	for (uint64_t i = 0; i < numel; i++) {
+		unsigned c = chance_of(i);
+
+		if (e->count[c] < numel >> c)
+			e->v[c][e->count[c]++] = (uint32_t)i;
+	}
+}
+
+static int16_t random_value(void)
+{
+	unsigned roll = (unsigned)(random_next() >> 40 & 1023);
+	int16_t v = roll < 900 ? 1 : roll < 950 ? 2 : (int16_t)(3 + roll % 20);
+
+	return roll & 1 ? v : (int16_t)-v;
+}
+
+static struct patch make_patch(const struct elements *e, uint64_t numel, double density)
+{
+	uint64_t *touched = need(calloc(numel / 64 + 1, 8));
+	const size_t most = (size_t)((double)numel * density * 1.3) + 1000;
+	struct memory mem = {.cap = patch_bound_rice(2, numel, most)};
+	struct sink sink = memory_sink(&mem);
+	struct patch_writer *w = need(patch_writer_new(PATCH_ADD, 2, numel, &sink, 0));
 	struct patch p;
 	struct why why;
 	uint64_t len;
 
-	mem.bytes = need(malloc(mem.cap));
-	for (; n < want; n++) { /* gaps between the elements of an even density are geometric */
-		double u = (double)(random_next() >> 11) * 0x1p-53;
+	for (unsigned c = 0; c < CHANCES; c++) {
+		/* each kind has as many changes as any other */
+		double rate = density * (double)numel / CHANCES / (double)e->count[c];
 
-		at += (uint64_t)(log1p(-u) / log1p(-density)) + (n > 0);
-		if (at >= numel)
-			break;
-		positions[n] = at;
-		values[n] = (uint16_t)random_next();
+		for (double at = 0;;) { /* gaps of an even density are geometric */
+			double u = (double)(random_next() >> 11) * 0x1p-53;
+
+			at += 1 + floor(log1p(-u) / log1p(-rate));
+			if (at > (double)e->count[c])
+				break;
+			uint32_t i = e->v[c][(size_t)at - 1];
+
+			touched[i / 64] |= UINT64_C(1) << i % 64;
+		}
 	}
-	must(patch_writer_add(w, positions, values, n, &why), &why);
+	mem.bytes = need(malloc(mem.cap));
+	must(patch_writer_rice(w, NULL, false, &why), &why);
+	for (uint64_t word = 0; word <= numel / 64; word++)
+		for (uint64_t bits = touched[word]; bits != 0; bits &= bits - 1) {
+			uint64_t at = word * 64 + (unsigned)__builtin_ctzll(bits);
+			int16_t value = random_value();
+
+			must(patch_writer_add(w, &at, &value, 1, &why), &why);
+		}
 	must(patch_writer_end(w, &len, NULL, &why), &why);
 	must(patch_open(mem.bytes, len, &p, &why), &why);
 	patch_writer_free(w);
-	free(positions);
-	free(values);
+	free(touched);
 	return p;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-	qsort(v, n, sizeof(*v), compare);
-	return v[n / 2];
 }
 
 /* As a reader of a stack should do it: block by block, so that what was copied is still near when
@@ -134,8 +132,9 @@ static void patched_read(const uint8_t *base, const struct patch *patches, size_
 	}
 }
 
+/* `of`: how many patches were merged into these k, or k. */
 static void read_row(const uint8_t *base, uint64_t size, const struct patch *patches, size_t k,
-		     const char *what, size_t window)
+		     size_t of, const char *what, size_t window)
 {
 	static double copy[ROUNDS], read[ROUNDS];
 	uint8_t *dst = need(aligned_alloc(4096, window));
@@ -157,18 +156,18 @@ static void read_row(const uint8_t *base, uint64_t size, const struct patch *pat
 	}
 	printf("{\"bench\":\"patched read\",\"window\":%zu,\"k\":%zu,\"stack\":\"%s\","
 	       "\"memcpy_us\":%.2f,\"read_us\":%.2f,\"ratio\":%.2f}\n",
-	       window, k, what, median(copy, ROUNDS), median(read, ROUNDS),
+	       window, of, what, median(copy, ROUNDS), median(read, ROUNDS),
 	       median(read, ROUNDS) / median(copy, ROUNDS));
 	fflush(stdout);
 	free(dst);
 }
 
-static struct patch merge_row(const struct patch *patches, size_t k, uint64_t *out_len)
+static struct patch merge_row(const struct patch *patches, size_t k, enum patch_coding coding,
+			      struct memory *mem)
 {
 	const struct patch *views[STACK];
-	uint64_t in = 0, changed;
-	struct memory mem = {0};
-	struct sink sink = {.write = memory_write, .ctx = &mem};
+	uint64_t in = 0, changed, len;
+	struct sink sink;
 	struct patch p;
 	struct why why;
 	double t0;
@@ -177,18 +176,16 @@ static struct patch merge_row(const struct patch *patches, size_t k, uint64_t *o
 		views[i] = &patches[i];
 		in += patches[i].changed;
 	}
-	mem.cap = patch_bound(2, patches[0].numel, in);
-	mem.bytes = need(calloc(1, mem.cap));
-	for (size_t i = 0; i < mem.cap; i += 4096)
-		mem.bytes[i] = 1;
+	sink = memory_sink(mem);
 	t0 = now(CLOCK_THREAD_CPUTIME_ID);
-	must(patch_merge(views, k, &sink, 0, out_len, &changed, &why), &why);
+	must(patch_merge_as(coding, views, k, &sink, 0, &len, &changed, &why), &why);
 	t0 = now(CLOCK_THREAD_CPUTIME_ID) - t0;
-	must(patch_open(mem.bytes, *out_len, &p, &why), &why);
-	printf("{\"bench\":\"merge\",\"k\":%zu,\"in_me_per_s\":%.0f,\"model_gb_per_s\":%.2f,"
-	       "\"kept\":%.3f}\n",
-	       k, (double)in / t0, (double)patches[0].numel * 2e-3 / t0,
-	       (double)changed / (double)in);
+	must(patch_open(mem->bytes, len, &p, &why), &why);
+	printf("{\"bench\":\"merge\",\"k\":%zu,\"to\":\"%s\",\"in_me_per_s\":%.0f,"
+	       "\"model_gb_per_s\":%.2f,\"kept\":%.3f,\"bits\":%.2f}\n",
+	       k, coding == PATCH_CODING_RICE ? "wfp1" : "raw", (double)in / t0,
+	       (double)patches[0].numel * 2e-3 / t0, (double)changed / (double)in,
+	       8.0 * (double)len / (double)changed);
 	fflush(stdout);
 	return p;
 }
@@ -196,28 +193,38 @@ static struct patch merge_row(const struct patch *patches, size_t k, uint64_t *o
 int main(int argc, char **argv)
 {
 	static const size_t stacks[] = {1, 2, 5, 10, 20, 50}, windows[] = {1 << 20, 4096};
-	unsigned long mib = argc > 1 ? strtoul(argv[1], NULL, 10) : 256;
-	uint64_t size = (uint64_t)mib << 20, len;
+	unsigned long mib = argc > 1 ? strtoul(argv[1], NULL, 10) : 128;
+	const uint64_t size = (uint64_t)mib << 20;
 	static struct patch patches[STACK];
+	static struct elements elements;
+	struct memory raw = {0}, rice = {0};
 	uint8_t *base;
 
-	if (mib < 2 || mib > 65536) {
-		fprintf(stderr, "usage: bench_patch [MIB]    (2 to 65536)\n");
+	if (mib < 8 || mib > 4096) {
+		fprintf(stderr, "usage: bench_patch [MIB]    (8 to 4096)\n");
 		return 2;
 	}
 	base = need(malloc(size));
 	for (uint64_t i = 0; i < size; i += 8)
 		store_le64(base + i, random_next());
+	make_elements(&elements, size / 2);
 	for (size_t i = 0; i < STACK; i++)
-		patches[i] = make_patch(size / 2, .01);
+		patches[i] = make_patch(&elements, size / 2, .01);
+	raw.cap = rice.cap = patch_bound(2, size / 2, size / 4) + (1 << 20);
+	raw.bytes = need(malloc(raw.cap));
+	rice.bytes = need(malloc(rice.cap));
+	memset(raw.bytes, 1, raw.cap);
+	memset(rice.bytes, 1, rice.cap);
 	for (size_t s = 0; s < ARRAY_LEN(stacks); s++) {
-		struct patch merged = merge_row(patches, stacks[s], &len);
+		struct patch merged = merge_row(patches, stacks[s], PATCH_CODING_RAW, &raw);
+		struct patch small = merge_row(patches, stacks[s], PATCH_CODING_RICE, &rice);
 
 		for (size_t w = 0; w < ARRAY_LEN(windows); w++) {
-			read_row(base, size, patches, stacks[s], "one by one", windows[w]);
-			read_row(base, size, &merged, 1, "merged", windows[w]);
+			read_row(base, size, patches, stacks[s], stacks[s], "one by one",
+				 windows[w]);
+			read_row(base, size, &merged, 1, stacks[s], "merged", windows[w]);
+			read_row(base, size, &small, 1, stacks[s], "merged wfp1", windows[w]);
 		}
-		free((void *)(uintptr_t)(merged.dir - PATCH_HEAD));
 	}
 	return 0;
 }

@@ -15,13 +15,16 @@
  * share of memcpy of the new one.  "wfp1x": the speed of going through the reference, and changed
  * elements a second with all of it.
  *
+ * "packed": the new weights, compressed by blocks as an anchor may be, against their plain size.
+ *
  * Rows that are compared alternate, and the clock is the thread's, so that others' noise falls on
  * all of them; medians.
  *
- * usage: bench_wfp1 [MEGAELEMENTS]     (of the simulated model, default 32)
+ * usage: bench_wfp1 [MEGAELEMENTS]     (of the simulated model, default 16)
  *        bench_wfp1 --from NAME DIR    (sizes only)
  */
 #include "codec/diff.h"
+#include "codec/pack.h"
 #include "codec/patchx.h"
 #include "codec/rice.h"
 #include "tests/bench/weights.h"
@@ -126,6 +129,7 @@ static void write_patchx(const struct tensor *t, const struct rice_kernel *kerne
 	must(patch_open(blob->bytes, blob->len, &p, &why), &why);
 	p.kernel = kernel;
 	must(patchx_encode(&p, ST_BF16, &reference, &sink, 0, &len, &why), &why);
+	out->len = len; /* 0 where nothing changes */
 }
 
 static void read_patchx(const struct tensor *t, const struct rice_kernel *kernel,
@@ -445,6 +449,41 @@ static void patchx_rows(const struct weights *w, const char *name, const struct 
 	fflush(stdout);
 }
 
+/* The new weights as a packed file has them, a block at a time. */
+static void pack_row(const struct weights *w, const char *name)
+{
+	const uint32_t bound = pack_bound(2 * PACK_BLOCK, 2);
+	uint8_t *packed = need(malloc(bound)), *back = need(malloc(2 * PACK_BLOCK));
+	uint8_t *scratch = need(malloc(2 * PACK_BLOCK));
+	struct packer *p = need(packer_new());
+	double encode = 0, decode = 0, plain = 0, small = 0;
+
+	for (unsigned t = 0; t < w->tensors; t++)
+		for (uint64_t b = 0; b < pack_blocks(2 * w->t[t].numel, 2); b += 4) {
+			uint32_t len = pack_block_bytes(2 * w->t[t].numel, 2, b);
+			double t0 = seconds(), t1;
+			uint64_t hash;
+			size_t n = packer_block(p, w->t[t].new + b * 2 * PACK_BLOCK, len, 2, packed,
+						&hash);
+
+			t1 = seconds();
+			encode += t1 - t0;
+			if (pack_decode(packed, n, 2, hash, back, len, scratch) < 0)
+				exit(1);
+			decode += seconds() - t1;
+			plain += len;
+			small += (double)n + PACK_ENTRY;
+		}
+	printf("{\"bench\":\"packed\",\"run\":\"%s\",\"size\":%.3f,\"pack_gb_per_s\":%.2f,"
+	       "\"unpack_gb_per_s\":%.2f}\n",
+	       name, small / plain, 1e-9 * plain / encode, 1e-9 * plain / decode);
+	fflush(stdout);
+	packer_free(p);
+	free(packed);
+	free(back);
+	free(scratch);
+}
+
 /* All rows of a model, or its sizes alone. */
 static void rows(const struct weights *w, const char *name, bool speed)
 {
@@ -471,6 +510,7 @@ static void rows(const struct weights *w, const char *name, bool speed)
 		}
 	}
 	size_row(w, name, blobs, blobs_x);
+	pack_row(w, name);
 	if (speed) {
 		coding_rows(w, name);
 		diff_rows(w, name, blobs);
@@ -489,7 +529,7 @@ int main(int argc, char **argv)
 {
 	static const double rates[] = {1e-6, 3e-6};
 	static struct weights w;
-	unsigned long mega = argc > 1 ? strtoul(argv[1], NULL, 10) : 32;
+	unsigned long mega = argc > 1 ? strtoul(argv[1], NULL, 10) : 16;
 	char name[32];
 
 	if (argc == 4 && strcmp(argv[1], "--from") == 0) {
