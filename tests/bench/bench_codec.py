@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The codec's numbers: sizes against floors and others' formats, speeds against memcpy.
 
-Runs bench_wfp1 on simulated weights and, where torch is there, on a small transformer that AdamW has
-really trained (bf16 weights, fp32 masters), then bench_patch, and prints rows 1 to 4 of the goals with
-what was measured.
+Runs bench_wfp1 on simulated weights and, where torch is there, on a small transformer that AdamW
+has really trained (bf16 weights, fp32 masters), then bench_patch, and prints rows 1 to 4 of the
+goals with what was measured.
 
 usage: bench_codec.py [--quick] [--json]     (--json: the rows of all programs as they come, too)
 """
