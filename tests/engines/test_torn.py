@@ -22,6 +22,8 @@ PAUSE = EVERY / 2
 MAX_HOLD = (20 if SECONDS > 60 else 3) * mounted.SLOW
 SETTLE = MAX_HOLD / 2
 SHARDS = 4
+# The guard lets so many versions be current at least.
+ENOUGH = max(2, SECONDS // MAX_HOLD // 2)
 
 
 @pytest.fixture
@@ -39,24 +41,27 @@ def mount(run, settle, *args):
 
 
 def hunt(m, run, top, enough):
-    """Lets the ranks load from `top` while versions land, until enough(seconds) or a rank fails;
-    all loads, each the versions that it met."""
+    """Lets the ranks load from `top` while versions land, until enough(seconds, versions that were
+    current), a while longer than the time by the clock, or a rank fails; all loads, each the
+    versions that it met."""
     m.wait_version(1)
+    current = set()
     with loads.Ranks(top, pause=PAUSE, count=RANKS) as ranks:
         start = time.monotonic()
         ranks.begin("loads")
-        while not enough(time.monotonic() - start):
+        while not enough(time.monotonic() - start, len(current)):
             run.sync(loads.fingerprint(run.number + 1))
             time.sleep(EVERY)
+            current.add(m.version())
         ranks.begin("look")
         done = ranks.end()
         ranks.end()
     return [load for rank in done for load in rank]
 
 
-def passed(seconds):
-    """Is the time over?"""
-    return seconds > SECONDS
+def passed(seconds, versions):
+    """Is the time over, and has enough happened in it?  (A busy machine gets more time.)"""
+    return seconds > SECONDS and (versions > ENOUGH or seconds > 5 * SECONDS)
 
 
 @pytest.mark.timeout(SECONDS + mounted.LIFETIME, method="signal")
@@ -67,7 +72,7 @@ def test_with_the_guard(run):
         all_loads = hunt(m, run, m.at, passed)
         assert [load for load in all_loads if len(load) != 1] == []
         versions = {load[0] for load in all_loads}
-        assert len(all_loads) >= 2 * RANKS and len(versions) >= max(2, SECONDS // MAX_HOLD // 2)
+        assert len(all_loads) >= 2 * RANKS and len(versions) >= ENOUGH
         wait_until(lambda: not m.status()["loads"], "loads that do not end")
         m.wait_version(run.number)
 
@@ -75,10 +80,11 @@ def test_with_the_guard(run):
 def test_without_it(run):
     """The same loads are torn, so that the hunt would have noticed."""
     with mount(run, 0) as m:
-        all_loads = hunt(m, run, m.at, lambda seconds: seconds > 12 * PAUSE)
+        all_loads = hunt(m, run, m.at, lambda seconds, versions: seconds > 12 * PAUSE and (
+            versions > 5 or seconds > 5 * SECONDS))
         torn = [load for load in all_loads if len(load) > 1]
-        # Each load takes longer than versions take to come.
-        assert len(torn) > len(all_loads) / 2
+        # Each load takes longer than versions take to come, where the machine is not too busy.
+        assert torn
         assert not any("torn" in load for load in all_loads), "a single tensor is torn"
 
 
@@ -87,6 +93,6 @@ def test_by_version(run):
     with mount(run, 0) as m:
         m.wait_version(1)
         m.control("pin 1")
-        all_loads = hunt(m, run, m.tree(1), lambda seconds: seconds > min(SECONDS, 3))
+        all_loads = hunt(m, run, m.tree(1), lambda seconds, _: seconds > min(SECONDS, 3))
         assert all_loads and [load for load in all_loads if load != [1]] == []
         m.wait_version(run.number)
