@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 /* Nodes only count references of a state and pass reads on: a double keeps weights out of this
@@ -239,6 +240,89 @@ static void a_dying_node_is_never_handed_out(void **unused)
 	nodes_free(r.nodes);
 }
 
+struct kernel { /* what a whole file is registered with */
+	int opened, closed, err;
+};
+
+static int fake_open(void *ctx, int fd, int32_t *out)
+{
+	struct kernel *k = ctx;
+
+	*out = ++k->opened;
+	return k->err;
+}
+
+static void fake_close(void *ctx, int32_t backing)
+{
+	struct kernel *k = ctx;
+
+	assert_true(backing > 0 && backing <= k->opened);
+	k->closed++;
+}
+
+static const struct whole_ops fake_ops = {fake_open, fake_close};
+
+static void attach(struct node *n, struct kernel *k)
+{
+	struct whole *w;
+
+	assert_int_equal(whole_new(dup(0), &fake_ops, k, &w), 0);
+	assert_int_equal(node_attach(n, w), 0);
+}
+
+static void a_whole_file_has_a_number_of_its_own(void **unused)
+{
+	struct layout_file file = {.size = 10};
+	struct layout layout = {.files = &file, .file_count = 1};
+	struct state state = {.refs = 1, .layout = &layout};
+	struct nodes *nodes = nodes_new();
+	struct node *n = node_weights(nodes, &state, 0, 1), *got;
+	struct kernel k = {0};
+	struct whole *w, *open;
+	uint64_t second;
+
+	assert_false(node_may_be_whole(n));
+	nodes_allow_whole(nodes);
+	assert_true(node_may_be_whole(n));
+	assert_int_equal(node_number(n), n->ino);
+	assert_false(node_detach(n));
+	attach(n, &k);
+	second = node_number(n);
+	assert_true(node_is_whole(n) && second != n->ino);
+	got = nodes_get(nodes, second);
+	assert_ptr_equal(got, n);
+	node_unref(got);
+	assert_null(node_open_whole(n, n->ino)); /* the old number is read the old way */
+	assert_int_equal(whole_new(dup(0), &fake_ops, &k, &w), 0);
+	assert_int_equal(node_attach(n, w), -EEXIST);
+	k.closed = 0; /* the second registration went first */
+
+	open = node_open_whole(n, second);
+	assert_non_null(open);
+	assert_false(node_detach(n)); /* in use */
+	whole_closed(nodes, open);
+	assert_true(node_detach(n));
+	assert_int_equal(k.closed, 1);
+	assert_int_equal(node_number(n), n->ino);
+	/* A walk may still carry it: known, and read as any other. */
+	got = nodes_get(nodes, second);
+	assert_ptr_equal(got, n);
+	node_unref(got);
+	assert_null(node_open_whole(n, second));
+	k.opened = k.closed;
+	attach(n, &k);
+	assert_true(node_number(n) != second && node_number(n) != n->ino);
+	assert_null(node_open_whole(n, second));
+	second = node_number(n);
+	node_unref(n);
+	assert_null(nodes_get(nodes, second));
+	assert_int_equal(k.closed, k.opened);
+	nodes_free(nodes);
+
+	k.err = -EPERM;
+	assert_int_equal(whole_new(dup(0), &fake_ops, &k, &w), -EPERM);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -248,6 +332,7 @@ int main(void)
 		cmocka_unit_test(child_outlives_its_directory),
 		cmocka_unit_test(reads_are_exact),
 		cmocka_unit_test(weights_count_opens_in_their_state),
+		cmocka_unit_test(a_whole_file_has_a_number_of_its_own),
 		cmocka_unit_test(a_dying_node_is_never_handed_out),
 	};
 
