@@ -385,6 +385,8 @@ static void remember(struct wholes *w, const struct identity *fingerprint)
 {
 	struct identity *v;
 
+	if (w->config.limit > 0)
+		return; /* what goes is chosen by use */
 	for (size_t i = 0; i < w->got_count; i++)
 		if (identity_equal(&w->got[i], fingerprint))
 			return;
@@ -522,28 +524,34 @@ int wholes_room(struct wholes *w, const struct state *s, struct why *why)
 			      (unsigned long long)(need >> 20));
 }
 
+struct version_files {
+	char hex[33];
+	bool left; /* somebody uses one */
+};
+
 static bool remove_version(struct wholes *w, const char *name, void *ctx)
 {
-	const char *hex = ctx;
+	struct version_files *v = ctx;
 
-	if (is_ours(name) && strncmp(name, hex, HEX) == 0)
-		(void)remove_unused(w, name);
+	if (is_ours(name) && strncmp(name, v->hex, HEX) == 0)
+		v->left |= !remove_unused(w, name);
 	return false;
 }
 
 void wholes_tidy(struct wholes *w, const struct identity *keep, size_t count)
 {
-	char hex[33];
+	size_t left = 0;
 
-	if (w->config.limit > 0)
-		return;
 	for (size_t i = 0; i < w->got_count; i++) {
-		bool kept = false;
+		struct version_files v = {.left = false};
 
 		for (size_t k = 0; k < count; k++)
-			kept |= identity_equal(&w->got[i], &keep[k]);
-		identity_hex(&w->got[i], hex);
-		if (!kept)
-			each_name(w, remove_version, hex);
+			v.left |= identity_equal(&w->got[i], &keep[k]);
+		identity_hex(&w->got[i], v.hex);
+		if (!v.left)
+			each_name(w, remove_version, &v);
+		if (v.left)
+			w->got[left++] = w->got[i];
 	}
+	w->got_count = left;
 }
