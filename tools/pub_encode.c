@@ -66,6 +66,13 @@ int pub_work_file(const struct pub_input *in, const char *name, char **out_path,
 	return 0;
 }
 
+int pub_stopped(const struct pub_input *in, struct why *why)
+{
+	if (in->stop == NULL || !*in->stop)
+		return 0;
+	return why_set(why, EINTR, "interrupted; nothing was published");
+}
+
 void pub_read_past(const void *bytes, uint64_t len)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE),

@@ -19,6 +19,7 @@
 
 #include "codec/patch.h"
 #include "codec/safetensors.h"
+#include "tools/progress.h"
 
 struct pub_hash { /* XXH3-128 in canonical form */
 	uint8_t bytes[16];
@@ -65,6 +66,9 @@ struct pub_input {
 	char attempt[9];		/* 8 random digits, fresh for every attempt: for keys */
 	const char *work_dir;		/* for pub_work_file() */
 	unsigned jobs;
+	struct progress *progress; /* to be told of bytes of tensors that are done, by the thread
+				    * that called; NULL: nobody looks */
+	const volatile bool *stop; /* set: give up soon, with -EINTR; NULL: it is never */
 };
 
 /* What is to be uploaded. */
@@ -129,6 +133,8 @@ int pub_anchor_plain(const struct pub_input *in, struct pub_objects *out,
 /* A new empty file in the work directory, open for reading and writing; *out_path is malloc'ed. */
 int pub_work_file(const struct pub_input *in, const char *name, char **out_path, int *out_fd,
 		  struct why *why) MUST_CHECK;
+/* -EINTR with a sentence once the attempt is to stop. */
+int pub_stopped(const struct pub_input *in, struct why *why) MUST_CHECK;
 /* len bytes of a tensor have been read and are not needed again soon: what the map has of them need
  * not count as this process's memory. */
 void pub_read_past(const void *bytes, uint64_t len);

@@ -260,20 +260,29 @@ static void fill_input(struct attempt *a)
 		memcpy(in->base_state, a->newest_state, sizeof(in->base_state));
 	in->work_dir = a->p->state->work;
 	in->jobs = a->p->jobs;
+	in->stop = &a->p->stop;
 }
 
 static int encode(struct attempt *a, struct why *why)
 {
 	const struct pub_encoding *d = a->p->encoding, *n = a->p->anchors;
+	struct progress progress;
 	int ret = 0;
 
 	fill_input(a);
+	if (!a->p->o->quiet) {
+		progress_begin(&progress, "encode", a->new->bytes);
+		a->in.progress = &progress;
+	}
 	if (a->want_delta && (a->diff.changed > 0 || d->empty))
 		ret = d->delta != NULL ? d->delta(&a->in, &a->delta, why)
 				       : pub_wfp1_delta(&a->in, &a->delta, why);
 	if (ret == 0 && a->want_anchor)
 		ret = n->anchor != NULL ? n->anchor(&a->in, &a->anchor, why)
 					: pub_anchor_plain(&a->in, &a->anchor, why);
+	if (a->in.progress != NULL)
+		progress_clear(&progress);
+	a->in.progress = NULL;
 	return ret;
 }
 

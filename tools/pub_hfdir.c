@@ -19,11 +19,13 @@
 #include "tools/pub_encode.h"
 
 #include <inttypes.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { WINDOW = 8 << 20 };
+enum { WINDOW = 8 << 20, TICK_MS = 50 };
 
 static const char index_name[] = "model.safetensors.index.json";
 
@@ -37,6 +39,8 @@ struct shard {
 	const size_t *tensors; /* count of them, indices into the input's */
 	struct hfdir_entry *entries;
 	size_t count;
+	atomic_uint_fast64_t *bytes; /* of tensors, of all shards */
+	atomic_size_t *done;	     /* shards that are */
 	char name[64], *path;
 	int fd, err;
 	struct why why;
@@ -106,6 +110,9 @@ static int shard_write(struct shard *s)
 			err = hfdir_shard_add(w, t->old + off, t->data + off, len, &s->why);
 			pub_read_past(t->old + off, len);
 			pub_read_past(t->data + off, len);
+			atomic_fetch_add(s->bytes, len);
+			if (err == 0)
+				err = pub_stopped(s->in, &s->why);
 		}
 	}
 	if (err == 0)
@@ -119,6 +126,7 @@ static void shard_run(struct pool_job *job)
 	struct shard *s = (struct shard *)job; /* its first member */
 
 	s->err = shard_write(s);
+	atomic_fetch_add(s->done, 1);
 }
 
 struct delta {
@@ -129,6 +137,8 @@ struct delta {
 	uint64_t bytes; /* of these */
 	struct shard *shards;
 	size_t count;
+	atomic_uint_fast64_t done_bytes;
+	atomic_size_t done;
 };
 
 static int collect(struct delta *d, struct why *why)
@@ -167,11 +177,26 @@ static void divide(struct delta *d)
 				.in = d->in,
 				.tensors = &d->tensors[i],
 				.entries = &d->entries[i],
+				.bytes = &d->done_bytes,
+				.done = &d->done,
 				.fd = -1,
 			};
 		}
 		d->shards[d->count - 1].count++;
 		placed += d->entries[i].bytes;
+	}
+}
+
+/* Until all shards are done; the bar is this thread's. */
+static void watch_shards(struct delta *d)
+{
+	uint64_t shown = 0, now;
+
+	while (atomic_load(&d->done) < d->count) {
+		poll(NULL, 0, TICK_MS);
+		now = atomic_load(&d->done_bytes);
+		progress_add(d->in->progress, now - shown);
+		shown = now;
 	}
 }
 
@@ -195,6 +220,8 @@ static int run_shards(struct delta *d, struct why *why)
 		d->shards[i].job.run = shard_run;
 		pool_submit(pool, &d->shards[i].job, POOL_SOON);
 	}
+	if (err == 0 && d->in->progress != NULL)
+		watch_shards(d);
 	pool_free(pool);
 	for (size_t i = 0; err == 0 && i < d->count; i++) {
 		err = d->shards[i].err;

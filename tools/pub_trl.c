@@ -99,6 +99,17 @@ static int count_tensor(struct object *o, size_t i, struct why *why)
 	return 0;
 }
 
+/* So many bytes of a tensor are written, or were looked at. */
+static int done(struct object *o, const uint8_t *bytes, uint64_t len, int err, struct why *why)
+{
+	if (err < 0)
+		return err;
+	pub_read_past(bytes, len);
+	if (o->in->progress != NULL)
+		progress_add(o->in->progress, len);
+	return pub_stopped(o->in, why);
+}
+
 static int write_sparse(struct object *o, size_t i, struct why *why)
 {
 	const struct pub_tensor *t = &o->in->tensors[i];
@@ -124,8 +135,7 @@ static int write_sparse(struct object *o, size_t i, struct why *why)
 	}
 	if (s.n > 0)
 		err = flush(o, &s, why);
-	pub_read_past(t->data, t->bytes);
-	return err;
+	return done(o, t->data, t->bytes, err, why);
 }
 
 static int write_whole(struct object *o, size_t i, struct why *why)
@@ -138,7 +148,9 @@ static int write_whole(struct object *o, size_t i, struct why *why)
 
 		if (err < 0)
 			return cannot_write(o, err, why);
-		pub_read_past(t->data + off, len);
+		err = done(o, t->data + off, len, 0, why);
+		if (err < 0)
+			return err;
 	}
 	return 0;
 }
