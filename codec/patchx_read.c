@@ -63,7 +63,8 @@ struct decoder {
 	uint8_t *classes;	     /* owned: of its elements */
 	uint32_t left[CLASSES];
 	struct span span;
-	uint32_t listed; /* blocks that changed so far */
+	uint32_t listed;  /* blocks that changed so far */
+	uint64_t changed; /* and elements: a writer also counts those that add 0 */
 };
 
 bool patchx_is(const void *blob, uint64_t len)
@@ -396,6 +397,7 @@ static int put_block(struct decoder *d, uint64_t block, uint32_t count, struct w
 		patch_writer_hash(d->writer, block,
 				  load_le64(d->x->hashes + 8 * (uint64_t)d->listed));
 	d->listed++;
+	d->changed += count;
 	return patch_writer_block(d->writer, block, count, why);
 }
 
@@ -457,7 +459,7 @@ static int do_spans(struct decoder *d, const struct source *reference, uint64_t 
 			return ret;
 		at = d->span.next;
 	}
-	if (x->spans_end - at >= 8 || d->listed != x->listed || d->writer->changed != x->changed)
+	if (x->spans_end - at >= 8 || d->listed != x->listed || d->changed != x->changed)
 		return why_set(why, EBADMSG, "the patch does not change what its head says");
 	for (; at < x->spans_end; at++)
 		if (*at != 0)

@@ -158,6 +158,17 @@ check_codec() {
             print "codec/" object ": has variables at file scope (" $1 ")" }' >>"$found"
 }
 
+# Input is little-endian bytes at any address: outside of the kernels for one kind of CPU nobody
+# looks at it through a pointer to something wider than a byte.
+check_pointers() {
+    local -a codec=()
+    mapfile -t codec < <(grep '^codec/' "$scratch/c" | grep -vE '_(avx2|avx512)\.c$')
+    local wide='u?int(16|32|64)_t|unsigned|short|int|long|size_t|float|double|__m[0-9]+i'
+    matches "\\\\((const )?($wide)( (int|long))* ?\\\\*\\\\)" "${codec[@]}" |
+        grep -vE '\*\(const [a-z0-9_]+ \*\)[ab]\>' | # what qsort() and bsearch() compare
+        note '   <- read bytes with load_le16() and its like'
+}
+
 check_headers_alone() {
     grep '\.h$' "$scratch/c" | while read -r header; do
         case $header in
@@ -290,6 +301,7 @@ check_direction
 check_cycles
 check_libraries
 check_codec
+check_pointers
 check_headers_alone
 check_lengths
 check_openings

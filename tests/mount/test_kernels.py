@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import checks, models, oracle, trl
+from lib import checks, models, oracle, publishing, trl
 from lib.mounted import Mount
 
 KERNELS = ("portable", "avx2", "avx512")
@@ -32,3 +32,37 @@ def test_chosen_by_the_environment(run_of_steps, monkeypatch):
             assert warned == (name not in (used, "")), m.log_text()
             seen.add(used)
     assert "portable" in seen
+
+
+def blobs(bucket):
+    """The patches of all deltas of a run: name and bytes, in order."""
+    found = []
+    for entry in publishing.pointer(bucket)["steps"]:
+        for one in entry["objects"] if entry["kind"] == "delta" else ():
+            blob = (bucket / one["key"]).read_bytes()
+            _, header, start = publishing.st.split(blob)
+            header.pop("__metadata__")
+            found += [(name, blob[start + begin:start + end]) for name, (begin, end) in
+                      sorted((n, t["data_offsets"]) for n, t in header.items())]
+    return found
+
+
+@pytest.mark.parametrize("encoding", ["wfp1", "wfp1x"])
+def test_published_and_mounted(encoding, scratch, monkeypatch):
+    """What is published is the same to the last byte, and what each kernel reads of it."""
+    states = models.states(17, 5, models.MIXED, density=0.02)
+    made = []
+    for name in KERNELS:
+        monkeypatch.setenv("WEIGHTFS_KERNEL", name)
+        bucket = scratch / name
+        bucket.mkdir()
+        publisher = publishing.Publisher(bucket, scratch / f"state-{name}",
+                                         ["--encoding", encoding])
+        for state in states:
+            publisher.publish(state)
+        made.append(blobs(bucket))
+        with Mount(bucket) as m:
+            m.wait_version(len(states))
+            tensors = publishing.st.load((m.at / "model.safetensors").read_bytes())[0]
+            assert publishing.same_state(tensors, states[-1])
+    assert made[0] and all(one == made[0] for one in made)
