@@ -10,8 +10,8 @@
  *
  * Reload: HTTP 400, or "success": false, is a failure.  The server sets its path before it loads,
  * and on an error reads that same path once more: a failing version fails twice, leaves mixed
- * weights, and its path is the server's from then on.  Expert rebalancing may read the path again
- * at any time.  So the version must stay where it is.
+ * weights, and its path is that of the model from then on.  Expert rebalancing may at any time read
+ * the path of the last reload that succeeded.  So both versions must stay where they are.
  *
  * The cache of prefixes is flushed with the reload, unless requests were frozen with their cache
  * ("in_place"), when the server cannot.  Bodies are never empty: the server wants one.

@@ -309,7 +309,8 @@ static int learn(struct follow *f, const char *start, struct why *why)
 /* ---- one update ---- */
 
 /* Lets go of what no replica has or points to, but for one more version (NULL: none).  Those that
- * are away may still have theirs. */
+ * are away may still have theirs, and after a failure SGLang has both paths: the new one, and the
+ * old one for its experts. */
 static void keep_leases(struct follow *f, const uint64_t *also)
 {
 	uint64_t *versions = calloc(2 * f->count + 1, sizeof(*versions));

@@ -33,7 +33,8 @@ struct follow_replica {
 	bool touched;	       /* an update reached it at all: target is one */
 	uint64_t target;       /* of the last update */
 	bool has_whole;
-	uint64_t whole; /* the version whose weights it has, as far as is known */
+	uint64_t whole; /* the last version that it has loaded whole: what it has, unless the state
+			   says that its weights are mixed */
 	bool has_path;
 	uint64_t path;	/* the version whose directory it was last told to load */
 	bool fresh;	/* see struct engine_ask */

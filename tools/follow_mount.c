@@ -29,6 +29,16 @@
 
 enum { PIECE = 4 << 20, REPLY_MAX = 4096 };
 
+/* JSON, which engines are spoken to in, has no other text. */
+static bool is_utf8(const char *text)
+{
+	json_t *j = json_string(text);
+	bool ok = j != NULL;
+
+	json_decref(j);
+	return ok;
+}
+
 int follow_mount_open(const char *mountpoint, struct follow_mount *out, struct why *why)
 {
 	struct follow_mount m = {.dot_fd = -1, .newest_fd = -1};
@@ -40,6 +50,13 @@ int follow_mount_open(const char *mountpoint, struct follow_mount *out, struct w
 	m.newest_fd = openat(m.dot_fd, "newest", O_RDONLY | O_CLOEXEC);
 	if (m.path == NULL || m.newest_fd < 0) {
 		ret = why_set(why, errno, "%s: %s", SHOWN(mountpoint), errno_text(errno));
+		follow_mount_close(&m);
+		return ret;
+	}
+	if (!is_utf8(m.path)) {
+		ret = why_set(why, EILSEQ,
+			      "%s: the path is not UTF-8, and no engine could be told it",
+			      SHOWN(m.path));
 		follow_mount_close(&m);
 		return ret;
 	}

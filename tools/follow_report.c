@@ -64,6 +64,11 @@ static json_t *stamp(int64_t real_ns)
 	return json_string(out);
 }
 
+static bool has_version(const struct follow_replica *r)
+{
+	return r->has_whole && r->state != PLAN_MIXED_PAUSED && r->state != PLAN_MIXED_SERVING;
+}
+
 static json_t *replica_json(const struct follow_replica *r)
 {
 	static const char *const phases[FOLLOW_PHASES] = {"pause", "reload", "verify", "resume"};
@@ -72,7 +77,7 @@ static json_t *replica_json(const struct follow_replica *r)
 	put(o, "url", text(r->url));
 	put(o, "state",
 	    json_string(r->taking_part || r->touched ? plan_name(r->state) : "not-begun"));
-	put(o, "version", r->has_whole ? number(r->whole) : json_null());
+	put(o, "version", has_version(r) ? number(r->whole) : json_null());
 	put(o, "path_version", r->has_path ? number(r->path) : json_null());
 	if (r->taking_part) {
 		put(o, "verified", json_boolean(r->verified));
@@ -134,7 +139,7 @@ static void metrics_replicas(const struct follow *f, struct buf *b)
 {
 	gauge(b, "replica_version", "gauge", "The version whose weights a replica has.");
 	for (size_t i = 0; i < f->count; i++) {
-		if (!f->replicas[i].has_whole)
+		if (!has_version(&f->replicas[i]))
 			continue;
 		add_label(b, "replica_version", f->replicas[i].url);
 		buf_addf(b, "} %" PRIu64 "\n", f->replicas[i].whole);

@@ -120,11 +120,6 @@ static void note_end(const struct run *run, struct follow_replica *r)
 		r->whole = run->version;
 		r->fresh = false;
 		break;
-	case PLAN_MIXED_PAUSED:
-	case PLAN_MIXED_SERVING:
-		r->has_whole = false;
-		r->fresh = true;
-		break;
 	default: r->fresh = true; break;
 	}
 	if (r->state == PLAN_NEW)

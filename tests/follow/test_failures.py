@@ -92,7 +92,7 @@ def test_sglang_rolls_back_to_the_new_path(rig):
         assert (replica["state"], replica["path_version"]) == ("paused-mixed", 2)
         assert replica["version"] is None and "Rolling back" in replica["error"]
         assert sglang.paused and sglang.path == rig.path(2)
-        assert 2 in rig.pinned()
+        assert rig.pinned() == [1, 2]
         rig.publish()
         line = follow.update(2)
         assert line["result"] == "ok" and not sglang.paused and sglang.loaded == rig.digest(3)

@@ -154,7 +154,7 @@ def test_leases(bucket):
             vllm.broken = 99
             rig.publish()
             assert follow.update(1)["result"] == "failed"
-            wait_until(lambda: rig.pinned() == [2], rig.pinned)
+            wait_until(lambda: rig.pinned() == [1, 2], rig.pinned)
             rig.mount.control("unpin")
             vllm.broken = 0
             rig.publish()
@@ -261,6 +261,18 @@ def test_exec_fails(rig):
     assert count.read_text().count("x") == 4
     _, done = once(rig, "--retries", 0, "--exec", "exit 3", check=False)
     assert done.returncode == 1
+
+
+def test_min_interval(rig):
+    """Versions that come faster are skipped."""
+    vllm = rig.server(Vllm)
+    with Follow(rig.mount, "--engine", "vllm", "--url", vllm.url, "--min-interval", 1,
+                "--no-warm") as follow:
+        assert follow.update(0)["warm_bytes"] == 0
+        for _ in range(3):
+            rig.publish()
+        assert follow.update(1)["version"] == 4
+    assert [b["new_version"] for b in vllm.sent("/update_weight_version")] == ["1", "4"]
 
 
 def test_metrics(rig):
