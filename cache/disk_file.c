@@ -269,36 +269,41 @@ int disk_file_check(struct disk_file *f, uint32_t piece, void *dst)
 
 /* ---- writing ---- */
 
-static int write_records(struct disk_file *f, uint32_t first, uint32_t count, const uint8_t *bytes)
+/* Data first, then the records.  Piece by piece, so that each is hashed while it is still in the
+ * processor's cache from being copied. */
+static int store_batch(struct disk_file *f, uint32_t first, uint32_t count, const uint8_t *bytes)
 {
-	uint8_t records[BATCH * 8] = {0};
+	uint8_t records[BATCH * 8];
 	int rc = 0;
 
-	while (count > 0 && rc == 0) {
-		uint32_t n = MIN(count, (uint32_t)BATCH);
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		size_t len = piece_len(f->size, first + i);
 
-		for (uint32_t i = 0; i < n && bytes != NULL; i++) {
-			size_t len = piece_len(f->size, first + i);
-
-			store_le64(records + 8 * (size_t)i,
-				   hash_piece(&f->id, first + i, bytes, len));
-			bytes += len;
-		}
-		rc = file_pwrite(f->index_fd, records, (size_t)n * 8, record_at(first));
-		first += n;
-		count -= n;
+		rc = file_pwrite(f->data_fd, bytes, len, (uint64_t)(first + i) * PIECE_SIZE);
+		store_le64(records + 8 * (size_t)i, hash_piece(&f->id, first + i, bytes, len));
+		bytes += len;
 	}
-	return rc;
+	return rc == 0 ? file_pwrite(f->index_fd, records, (size_t)count * 8, record_at(first))
+		       : rc;
 }
 
 static int clear_records(struct disk_file *f, uint32_t first, uint32_t count)
 {
+	static const uint8_t none[BATCH * 8];
 	struct stat st;
+	int rc = 0;
 
 	/* Beyond the end of the index there are none: on a full disk it must not grow for that. */
 	if (fstat(f->index_fd, &st) == 0 && (uint64_t)st.st_size <= record_at(first))
 		return 0;
-	return write_records(f, first, count, NULL);
+	while (count > 0 && rc == 0) {
+		uint32_t n = MIN(count, (uint32_t)BATCH);
+
+		rc = file_pwrite(f->index_fd, none, (size_t)n * 8, record_at(first));
+		first += n;
+		count -= n;
+	}
+	return rc;
 }
 
 static int punch(struct disk_file *f, uint32_t first, uint32_t count)
@@ -312,11 +317,12 @@ static int punch(struct disk_file *f, uint32_t first, uint32_t count)
 
 int disk_file_store(struct disk_file *f, uint32_t first, const void *bytes, size_t len)
 {
-	uint32_t count = piece_count(len);
-	int rc = file_pwrite(f->data_fd, bytes, len, (uint64_t)first * PIECE_SIZE);
+	const uint32_t count = piece_count(len);
+	int rc = 0;
 
-	if (rc == 0)
-		rc = write_records(f, first, count, bytes);
+	for (uint32_t done = 0; done < count && rc == 0; done += BATCH)
+		rc = store_batch(f, first + done, MIN(count - done, (uint32_t)BATCH),
+				 (const uint8_t *)bytes + (size_t)done * PIECE_SIZE);
 	if (rc < 0)
 		(void)clear_records(f, first, count);
 	return rc;
