@@ -220,7 +220,7 @@ int patch_file_check(const struct patch_file *file, struct why *why)
 
 void patch_file_use(struct patch_file *file, const struct rice_kernel *kernel)
 {
-	for (size_t i = 0; i < file->count; i++)
+	for (size_t i = 0; file->patches != NULL && i < file->count; i++)
 		file->patches[i].kernel = kernel;
 }
 

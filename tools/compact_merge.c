@@ -17,6 +17,7 @@
 #include "cache/fileio.h"
 #include "cache/mapping.h"
 #include "codec/patch_file.h"
+#include "fs/kernel.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -224,8 +225,10 @@ static int fetch_one(const struct manifest_entry *e, const struct manifest_objec
 	f->merge->count++;
 	in->entry = e;
 	ret = patch_file_open(in->mapping->bytes, in->mapping->size, true, &in->file, f->why);
-	if (ret == 0)
+	if (ret == 0) {
+		patch_file_use(in->file, kernel_chosen());
 		ret = check_input(in, f->m, f->why);
+	}
 	if (ret < 0)
 		return why_prefix(f->why, "%s", SHOWN(named->key));
 	in->hashes = st_meta(in->file->header, "hashes");

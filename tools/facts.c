@@ -194,6 +194,29 @@ static const char *op_name(uint8_t op)
 	return op == PATCH_SET ? "set" : op == PATCH_ADD ? "add" : "xor";
 }
 
+/* Checked whole; of wfp1x all but what needs its base. */
+static int open_patches(struct facts *f, struct why *why)
+{
+	const struct source src = source_memory(f->map, f->size);
+	struct st_header *header = NULL;
+	const char *encoding;
+	bool x;
+	int ret = st_read(&src, &header, NULL, why);
+
+	if (ret < 0)
+		return ret;
+	encoding = st_meta(header, "encoding");
+	x = encoding != NULL && strcmp(encoding, "wfp1x") == 0;
+	st_free(header);
+	if (x)
+		return patch_file_open_x(f->map, f->size, &f->patch, why);
+	ret = patch_file_open(f->map, f->size, false, &f->patch, why);
+	if (ret < 0)
+		return ret;
+	patch_file_use(f->patch, kernel_chosen());
+	return patch_file_check(f->patch, why);
+}
+
 static int gather_patch(struct facts *f, int fd, struct why *why)
 {
 	const struct patch_file *p;
@@ -205,11 +228,7 @@ static int gather_patch(struct facts *f, int fd, struct why *why)
 		f->map = NULL;
 		return why_set(why, errno, "cannot be mapped: %s", errno_text(errno));
 	}
-	ret = patch_file_open(f->map, f->size, false, &f->patch, why);
-	if (ret < 0)
-		return ret;
-	patch_file_use(f->patch, kernel_chosen());
-	ret = patch_file_check(f->patch, why);
+	ret = open_patches(f, why);
 	if (ret < 0)
 		return ret;
 	p = f->patch;
@@ -232,14 +251,14 @@ static int gather_patch(struct facts *f, int fd, struct why *why)
 			.name = t->name,
 			.dtype = t->dtype,
 			.sparse = true,
-			.numel = p->patches[i].numel,
+			.numel = p->x != NULL ? p->x[i].numel : p->patches[i].numel,
 			.bytes = t->end - t->begin,
-			.changed = p->patches[i].changed,
-			.index = op_name(p->patches[i].op),
+			.changed = p->x != NULL ? p->x[i].changed : p->patches[i].changed,
+			.index = op_name(p->x != NULL ? PATCH_ADD : p->patches[i].op),
 		};
 		f->sparse++;
-		f->changed += p->patches[i].changed;
-		f->elements += p->patches[i].numel;
+		f->changed += f->tensors[k].changed;
+		f->elements += f->tensors[k].numel;
 	}
 	return 0;
 }

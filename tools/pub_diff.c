@@ -21,6 +21,7 @@
 #include "cache/fileio.h"
 #include "cache/lock.h"
 #include "codec/diff.h"
+#include "fs/kernel.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -409,6 +410,8 @@ static int map_blobs(struct pub_diff *d, uint64_t size, struct why *why)
 			continue;
 		t->blob = d->map + (uintptr_t)t->blob;
 		ret = patch_open(t->blob, t->blob_len, &d->views[i], why);
+		if (ret == 0)
+			d->views[i].kernel = kernel_chosen();
 		t->patch = &d->views[i];
 		d->changed += t->changed;
 		d->encoded += t->blob_len;
@@ -433,7 +436,7 @@ static int open_scratch(struct pub_diff *d, struct why *why)
 
 int pub_diff_run(struct pub_diff *d, struct why *why)
 {
-	struct team t = {.d = d, .kernel = patch_kernel(NULL)};
+	struct team t = {.d = d, .kernel = kernel_chosen()};
 	const unsigned jobs = (unsigned)MAX(
 		MIN(MIN((size_t)d->jobs, d->new->count), (size_t)JOBS_MAX), (size_t)1);
 	struct worker *workers = calloc(jobs, sizeof(*workers));

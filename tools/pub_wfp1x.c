@@ -11,6 +11,7 @@
 
 #include "codec/patch_file.h"
 #include "codec/patchx.h"
+#include "fs/kernel.h"
 #include "tools/pub_parallel.h"
 
 #include <stdlib.h>
@@ -54,9 +55,11 @@ static void code(struct coded *c)
 	const struct pub_tensor *t = c->tensor;
 	const struct source old = source_memory(t->old, t->bytes);
 	const struct sink sink = {.write = coded_write, .ctx = c};
+	struct patch patch = *t->patch;
 	uint64_t len = 0;
 
-	c->err = patchx_encode(t->patch, t->dtype, &old, &sink, 0, &len, &c->why);
+	patch.kernel = kernel_chosen();
+	c->err = patchx_encode(&patch, t->dtype, &old, &sink, 0, &len, &c->why);
 	if (c->err < 0)
 		why_prefix(&c->why, "\"%s\"", SHOWN(t->name));
 }

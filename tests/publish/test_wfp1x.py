@@ -37,6 +37,9 @@ def test_read_from_the_specification(publisher, bucket):
     for state in states:
         publisher.publish(state)
     publishing.check(bucket, dict(enumerate(states, 1)))
+    delta = publishing.pointer(bucket)["steps"][1]["objects"][0]["key"]
+    assert "wfp1x" in mounted.run("inspect", bucket / delta).stdout
+    assert ", 0 problems" in mounted.run("verify", bucket).stderr
     kinds = {(e["kind"], e["encoding"]) for e in publishing.pointer(bucket)["steps"]}
     assert ("delta", "wfp1x") in kinds
 
