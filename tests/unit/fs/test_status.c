@@ -228,7 +228,6 @@ static void loading(void **state)
 	bool fresh;
 	json_t *j, *load;
 
-	history_set_guard(w->s->history, 5 * NSEC_PER_SEC, 600 * NSEC_PER_SEC);
 	put_anchor(w);
 	expect_line(w, "version 1 = ", " old");
 	assert_int_equal(history_load_opened(w->s->history, 123, "model.safetensors", false, NULL,
