@@ -5,7 +5,7 @@
  * Looking is a listing (pub_found.h), whenever inotify says that something may have changed and
  * every POLL_MS anyway, for file systems that tell nothing.  The next one is the first that is not
  * done; one that is not finished holds back those behind it as long as it still changes, so that
- * numbers go up.  With versions from names, what is not above the newest one published is done.
+ * numbers go up.  With versions from names, what is not above the newest one is left out.
  *
  * The record is a line per checkpoint, "SIGNATURE NAME", of what is still there and done.
  *
@@ -215,10 +215,9 @@ static bool left_out(struct watching *w, const struct found *f, struct known *k)
 		reason = "its name has no number, and others have (--version-from count counts)";
 	else if (f->numbered && f->number == 0)
 		reason = "versions begin at 1";
-	if (f->numbered && f->number > 0 && f->number <= w->newest) {
-		k->done = true;
-		return true;
-	}
+	else if (f->numbered && f->number <= w->newest)
+		reason = "the newest version is not below it (--new-run begins a new run, "
+			 "--version-from count counts)";
 	if (reason != NULL && !k->told)
 		cli_error("%s is not published: %s", f->path, reason);
 	k->told |= reason != NULL;
@@ -374,8 +373,10 @@ static int run(struct watching *w, struct why *why)
 	bool said = false;
 	int err;
 
+	if (!w->o->new_run)
+		record_read(w);
 	do { /* where the network is down at the start, it may come up */
-		err = pub_newest(w->p, &w->newest, why);
+		err = w->o->new_run ? 0 : pub_newest(w->p, &w->newest, why);
 		if (err < 0 && (err != -ETIMEDOUT || w->o->once))
 			return err;
 		if (err < 0)
@@ -412,10 +413,8 @@ int pub_watch(struct publisher *p, const struct pub_watch_options *options, stru
 		err = take_signals(p, why);
 	if (err == 0 && record_path(&w) < 0)
 		err = why_set(why, ENOMEM, "out of memory");
-	if (err == 0) {
-		record_read(&w);
+	if (err == 0)
 		err = run(&w, why);
-	}
 	signal(SIGTERM, SIG_DFL);
 	signal(SIGINT, SIG_DFL);
 	signal(SIGHUP, SIG_DFL);

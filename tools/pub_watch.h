@@ -20,6 +20,7 @@ struct pub_watch_options {
 	bool count_versions; /* the next number, and not that of the directory's name */
 	bool latest_only;    /* skips those that are not the newest finished one */
 	bool once;	     /* what is there, then the end */
+	bool new_run;	     /* what was published before does not count */
 	bool json, quiet;    /* a report as JSON; none */
 };
 

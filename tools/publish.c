@@ -187,6 +187,7 @@ static int take_watch(const struct cli_line *line, struct pub_watch_options *w)
 		.count_versions = from != NULL && strcmp(from, "count") == 0,
 		.latest_only = is_set(line, OPT_LATEST_ONLY),
 		.once = is_set(line, OPT_ONCE),
+		.new_run = is_set(line, OPT_NEW_RUN),
 		.json = is_set(line, OPT_JSON),
 		.quiet = is_set(line, OPT_QUIET),
 	};

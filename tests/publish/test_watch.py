@@ -190,6 +190,22 @@ def test_restart_and_names(output, bucket, scratch):
     assert len(records) == 1 and len(records[0].read_text().splitlines()) == 3
 
 
+def test_trained_anew(output, bucket, scratch):
+    """Numbers that begin again are not taken for published ones; a new run takes them."""
+    states = models.states(28, 4, models.SMALL)
+    for n, state in enumerate(states[:2], 1):
+        publishing.write_checkpoint(output / f"checkpoint-{n}", state)
+    assert once(output, bucket, scratch)[0] == [1, 2]
+    shutil.rmtree(output / "checkpoint-2")
+    publishing.write_checkpoint(output / "checkpoint-1", states[2])
+    versions, text = once(output, bucket, scratch)
+    assert versions == [] and "checkpoint-1 is not published: the newest version" in text
+    publishing.write_checkpoint(output / "checkpoint-2", states[3])
+    assert once(output, bucket, scratch, "--new-run")[0] == [1, 2]
+    assert once(output, bucket, scratch)[0] == []
+    publishing.check(bucket, {1: states[2], 2: states[3]})
+
+
 def test_count(output, bucket, scratch):
     """Numbers without the gaps of the names, also over a restart."""
     states = models.states(26, 4, models.SMALL)
