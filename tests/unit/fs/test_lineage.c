@@ -209,6 +209,67 @@ static void strange_names(void **state)
 	assert_false(lineage_owns("config.json"));
 }
 
+/* With ' for ". */
+static const char declaration[] =
+	"{'format': 'weightfs-run', 'version': 1, 'lineage': '9f86d081', 'newest': 6, 'steps': ["
+	" {'version': 4, 'kind': 'anchor', 'state': '000102030405060708090a0b0c0d0e0f',"
+	"  'encoding': 'safetensors', 'objects': ["
+	"   {'key': 'anchors/step_000004-aa/b', 'size': 0, 'file': 'b'},"
+	"   {'key': 'anchors/step_000004-aa/a', 'size': 0, 'file': 'a'}]},"
+	" {'version': 5, 'kind': 'delta', 'base': 4, 'state': '000102030405060708090a0b0c0d0e0f',"
+	"  'encoding': 'wfp1', 'objects': []},"
+	" {'version': 6, 'kind': 'anchor', 'state': '000102030405060708090a0b0c0d0e0f',"
+	"  'encoding': 'safetensors', 'objects': [{'key': 'anchors/x', 'size': 7}]},"
+	" {'version': 6, 'kind': 'delta', 'base': 5, 'state': '000102030405060708090a0b0c0d0e0f',"
+	"  'time': '1970-01-01T00:00:01Z', 'encoding': 'wfp1',"
+	"  'objects': [{'key': 'deltas/y', 'size': 8}]}],"
+	"'spans': [{'base': 4, 'version': 6, 'state': '000102030405060708090a0b0c0d0e0f',"
+	"  'encoding': 'wfp1', 'objects': [{'key': 'compact/z', 'size': 9}]}]}";
+
+/* Steps and spans as weightfs.json has them, whatever the listing looks like. */
+static void declared(void **state)
+{
+	static const struct entry entries[] = {{"anchors/step_000004-aa/a", 90},
+					       {"anchors/step_000004-aa/b", 40},
+					       {"deltas/y", 30},
+					       {"compact/z", 20},
+					       {"anchors/step_000009.safetensors", 99},
+					       {"config.json", 5},
+					       {"weightfs.json", 100},
+					       {"leases/l.json", 3}};
+	struct listing listing;
+	struct manifest *m = NULL;
+	struct lineage l;
+	char label[9], text[sizeof(declaration)];
+
+	memcpy(text, declaration, sizeof(text));
+	for (char *p = text; *p != '\0'; p++)
+		*p = *p == '\'' ? '"' : *p;
+	assert_int_equal(manifest_parse(text, strlen(text), &m, NULL), 0);
+	fill(&listing, entries, ARRAY_LEN(entries));
+	assert_int_equal(lineage_declare(&listing, m, &l), 0);
+	assert_int_equal(l.step_count, 3);
+	assert_int_equal(l.steps[0].anchor.count, 2);
+	assert_string_equal(l.steps[0].anchor.v[0].file, "b");
+	assert_int_equal(l.steps[0].mtime_ns, 90);
+	assert_true(l.steps[1].delta.present && l.steps[1].delta.count == 0);
+	assert_int_equal(l.steps[2].anchor.v[0].object->err, LINEAGE_MISSING);
+	assert_int_equal(l.steps[2].delta.v[0].object->err, 0);
+	assert_int_equal(l.steps[2].mtime_ns, 1000000000);
+	assert_int_equal(l.span_count, 1);
+	assert_string_equal(l.spans[0].pieces.v[0].object->key, "compact/z");
+	assert_int_equal(l.stray_count, 1);
+	assert_string_equal(l.strays[0].object->key, "anchors/step_000009.safetensors");
+	assert_int_equal(lineage_named(&l, "deltas/y")->size, 8);
+	assert_int_equal(lineage_named(&l, "deltas/y")->entry->version, 6);
+	assert_null(lineage_named(&l, "config.json"));
+	lineage_label(&l, label);
+	assert_string_equal(label, "9f86d081");
+	lineage_release(&l);
+	listing_release(&listing);
+	manifest_free(m);
+}
+
 static void nothing(void **state)
 {
 	struct listing listing = {0};
@@ -259,6 +320,7 @@ int main(void)
 		cmocka_unit_test(unsure),
 		cmocka_unit_test(unusable),
 		cmocka_unit_test(strange_names),
+		cmocka_unit_test(declared),
 		cmocka_unit_test(nothing),
 		cmocka_unit_test(labels),
 	};
