@@ -302,6 +302,26 @@ static bool stays(struct run *r, const struct plan *p)
 	return true;
 }
 
+/* Does the plan make the very state that is shown, from other objects, and need those not be
+ * touched?  A run that was pruned begins at a later anchor; what is shown then stays, with its
+ * inodes, if all of it is near. */
+static bool is_same_state(struct run *r, const struct plan *p)
+{
+	const struct manifest *m = r->lineage.manifest;
+	const struct generation *g = r->newest;
+	uint64_t present, size;
+	const uint8_t *state;
+
+	if (m == NULL || g == NULL || g->state == NULL || strcmp(g->lineage, r->label) != 0 ||
+	    g->version != r->lineage.steps[p->last].number)
+		return false;
+	state = manifest_state(m, g->version);
+	if (state == NULL || memcmp(state, r->shown_state, sizeof(r->shown_state)) != 0)
+		return false;
+	state_progress(g->state, &present, &size);
+	return present == size && is_readable(g->state);
+}
+
 /* Publishes the newest whole version if it is not the one that is there. */
 static int advance(struct run *r)
 {
@@ -318,7 +338,7 @@ static int advance(struct run *r)
 	}
 	if (!plan_make(r, UINT64_MAX, &p))
 		return 0;
-	if (plan_is_shown(r, &p) || stays(r, &p))
+	if (plan_is_shown(r, &p) || is_same_state(r, &p) || stays(r, &p))
 		return 0;
 	err = plan_and_assemble(r, UINT64_MAX, &p, &state, &why);
 	if (err == -ENOMEM)
@@ -496,7 +516,8 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 		return err < 0 ? why_set(why, -err, "out of memory") : 0;
 	}
 	if (l->step_count == 0 || version > l->steps[l->step_count - 1].number ||
-	    version < l->steps[0].number)
+	    version < l->steps[0].number ||
+	    (l->manifest != NULL && lineage_find(l, version) == NULL))
 		return why_set(why, ENOENT, "version %llu is not in this run%s",
 			       (unsigned long long)version,
 			       l->step_count == 0 ? ", which has no versions yet" : "");

@@ -147,6 +147,7 @@ struct run {
 	uint64_t companions_made;  /* of what the last tree made has */
 	struct generation *newest; /* last published, a reference */
 	struct identity shown;	   /* of the objects it is made of */
+	uint8_t shown_state[16];   /* of a declared version: the state it has */
 	int64_t last_mtime_ns;
 	uint64_t backfill; /* versions below this one may still be added to the history; 0: done */
 	unsigned backfilled;

@@ -165,7 +165,11 @@ def test_prune_with_a_mount(bucket):
     with mounted.Mount(bucket) as mount:
         mount.wait_version(12)
         mounted.wait_until(lambda: len(mount.versions()) == 12, "older versions")
+        inode = os.stat(mount.at / "model.safetensors").st_ino
         mounted.run("prune", "-q", bucket)
+        mounted.wait_until(lambda: mount.status()["pointer"]["oldest"] == 4, "the prune")
+        checks.assert_tree(mount.at, run.weights(12), "after the prune")
+        assert os.stat(mount.at / "model.safetensors").st_ino == inode
         run.steps = [s for s in run.steps if s["version"] > 4 or s == run.entry(4, "anchor")]
         run.publish(states[12])
         mount.wait_version(13)
