@@ -22,7 +22,8 @@ SOAK_ROUNDS ?= 5
 TORN_SECONDS ?= 600
 # What `make test` runs under the sanitizers, as arguments for pytest.
 SANITIZED ?= tests/mount tests/engines/test_guard.py tests/publish/test_reading.py \
-	tests/publish/test_upkeep.py --ignore=tests/mount/test_huge.py
+	tests/publish/test_upkeep.py tests/follow/test_follow.py tests/follow/test_failures.py \
+	--ignore=tests/mount/test_huge.py
 # Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.
 PYTEST_ARGS ?=
 # Tests at once in `make test`: most of a test is waiting, so more than there are processors.

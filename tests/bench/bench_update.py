@@ -142,7 +142,7 @@ class Receiver(Reader):
     def __init__(self, name, model, url):
         super().__init__(name, model)
         self.url = url
-        self.snapshot = {n: p.detach().clone() for n, p in self.parameters.items()}
+        self.snapshot = {n: p.detach().to(torch.bfloat16) for n, p in self.parameters.items()}
 
     def update(self, number):
         """The delta of this number, on the state before it."""
@@ -204,7 +204,8 @@ def rounds(options, work):
         shutil.copytree(m.tree(1), work / "base")       # the base is in the cache from here on
 
         def copy():
-            one = make_model(options.mib)
+            # Computes in float32, which every processor does well; the weights are bf16's.
+            one = make_model(options.mib).float()
             one.load_state_dict(model.state_dict())
             return one
 

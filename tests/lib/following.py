@@ -44,13 +44,13 @@ class Follow:
             self.process.wait()
             print("".join(self.errors), self.lines)
             return
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.term()
         assert self.wait() == self.expect, (self.errors, self.lines)
 
     def term(self):
-        """Tells it to end."""
-        self.process.send_signal(signal.SIGTERM)
+        """Tells it to end, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
 
     def wait(self):
         """Its exit code, with all output read."""
