@@ -197,7 +197,9 @@ def test_settle_0_is_off(run):
 
 
 def test_looked_up_before_and_opened_after(run):
-    """A descriptor from before a move that is opened anew: the file is still the one it was."""
+    """A name is looked up, the plain paths move, and then the file is opened (here through a
+    descriptor that is no open yet).  That open is sent back once, with a load begun on what is
+    current; where that leads to the same file again, it is opened as it is."""
     with mount(run, settle=LONG) as m:
         m.wait_version(1)
         name = loads.shards(m.at)[0]
@@ -208,6 +210,8 @@ def test_looked_up_before_and_opened_after(run):
             for _ in range(3):
                 with open(f"/proc/self/fd/{path}", "rb") as f:
                     assert os.getxattr(f.fileno(), "user.weightfs.version") == b"1"
+            load = loads_of(m)[os.getpid()]
+            assert load["opens"] == 0 and load["version"] == 2 and load["holds"]
         finally:
             os.close(path)
 

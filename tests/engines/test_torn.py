@@ -77,6 +77,26 @@ def test_with_the_guard(run):
         m.wait_version(run.number)
 
 
+def test_released_all_the_time(run):
+    """The plain paths move at any moment of a load, also between the look-up of a name and its
+    open: the process that loads keeps to its version."""
+    with mount(run, SETTLE) as m:
+        m.wait_version(1)
+        with loads.Ranks(m.at, pause=0.01, count=RANKS) as ranks:
+            ranks.begin("loads")
+            seen = set()
+            while len(seen) < 25:
+                run.sync(loads.fingerprint(run.number + 1))
+                for _ in range(5):
+                    m.control("release")
+                    seen.add(m.version())
+            ranks.begin("look")
+            all_loads = [load for rank in ranks.end() for load in rank]
+            ranks.end()
+        assert [load for load in all_loads if len(load) != 1] == []
+        assert len({load[0] for load in all_loads}) > 5
+
+
 def test_without_it(run):
     """The same loads are torn, so that the hunt would have noticed."""
     with mount(run, 0) as m:
