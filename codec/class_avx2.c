@@ -15,36 +15,38 @@
 #define TARGET	      __attribute__((target("avx2,bmi,bmi2,popcnt,lzcnt")))
 #define TARGET_INLINE static inline __attribute__((always_inline)) TARGET
 
-TARGET_INLINE void count_group(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])
+struct group {
+	__m256i low, high;
+};
+
+TARGET_INLINE struct group load(const uint8_t *group)
 {
-	const __m256i a = _mm256_loadu_si256((const __m256i *)group);
-	const __m256i b = _mm256_loadu_si256((const __m256i *)(group + 32));
+	return (struct group){_mm256_loadu_si256((const __m256i *)group),
+			      _mm256_loadu_si256((const __m256i *)(group + 32))};
+}
 
-	for (unsigned c = 0; c < n; c++) {
-		const __m256i v = _mm256_set1_epi8((char)c);
-		uint32_t low = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(a, v));
-		uint32_t high = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(b, v));
+TARGET_INLINE uint64_t mask_of(const struct group *g, unsigned c)
+{
+	const __m256i v = _mm256_set1_epi8((char)c);
+	uint32_t low = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(g->low, v));
+	uint32_t high = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(g->high, v));
 
-		counts[c] = (uint32_t)_mm_popcnt_u64((uint64_t)high << 32 | low);
-	}
+	return (uint64_t)high << 32 | low;
+}
+
+TARGET_INLINE uint32_t count_one(const struct group *g, unsigned c)
+{
+	return (uint32_t)_mm_popcnt_u64(mask_of(g, c));
 }
 
 CLASSES_OF_ALL(TARGET)
-PASS(TARGET, pass, count_group)
-
-TARGET static void count(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])
-{
-	count_group(group, n, counts);
-}
+PASS(TARGET, struct group, load, count_one)
 
 TARGET static uint64_t mask(const uint8_t *group, unsigned c)
 {
-	const __m256i a = _mm256_loadu_si256((const __m256i *)group);
-	const __m256i b = _mm256_loadu_si256((const __m256i *)(group + 32));
-	const __m256i v = _mm256_set1_epi8((char)c);
+	const struct group g = load(group);
 
-	return (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(b, v)) << 32 |
-	       (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(a, v));
+	return mask_of(&g, c);
 }
 
 TARGET static unsigned select_one(uint64_t m, unsigned n)

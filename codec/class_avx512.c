@@ -16,26 +16,29 @@
 	__attribute__((target("avx2,avx512f,avx512bw,avx512dq,avx512vl,bmi,bmi2,popcnt,lzcnt")))
 #define TARGET_INLINE static inline __attribute__((always_inline)) TARGET
 
-TARGET_INLINE void count_group(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])
+TARGET_INLINE __m512i load(const uint8_t *group)
 {
-	const __m512i v = _mm512_loadu_si512(group);
+	return _mm512_loadu_si512(group);
+}
 
-	for (unsigned c = 0; c < n; c++)
-		counts[c] = (uint32_t)_mm_popcnt_u64(
-			_mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)c)));
+TARGET_INLINE uint64_t mask_of(const __m512i *g, unsigned c)
+{
+	return _mm512_cmpeq_epi8_mask(*g, _mm512_set1_epi8((char)c));
+}
+
+TARGET_INLINE uint32_t count_one(const __m512i *g, unsigned c)
+{
+	return (uint32_t)_mm_popcnt_u64(mask_of(g, c));
 }
 
 CLASSES_OF_ALL(TARGET)
-PASS(TARGET, pass, count_group)
-
-TARGET static void count(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])
-{
-	count_group(group, n, counts);
-}
+PASS(TARGET, __m512i, load, count_one)
 
 TARGET static uint64_t mask(const uint8_t *group, unsigned c)
 {
-	return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(group), _mm512_set1_epi8((char)c));
+	const __m512i g = load(group);
+
+	return mask_of(&g, c);
 }
 
 TARGET static unsigned select_one(uint64_t m, unsigned n)

@@ -88,24 +88,29 @@ RICE_INLINE void class_classes(const struct class_key *key, const uint8_t *restr
 
 typedef uint8_t class_bytes __attribute__((vector_size(16)));
 
-RICE_INLINE void class_count(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])
+struct class_group {
+	class_bytes v[4];
+};
+
+RICE_INLINE struct class_group class_group_of(const uint8_t *group)
 {
-	class_bytes a, b, c, d;
+	struct class_group g;
 
-	memcpy(&a, group, 16);
-	memcpy(&b, group + 16, 16);
-	memcpy(&c, group + 32, 16);
-	memcpy(&d, group + 48, 16);
-	for (unsigned i = 0; i < n; i++) {
-		const class_bytes v = (class_bytes){0} + (uint8_t)i;
-		/* equal bytes are -1; the sums are at most 4 in each */
-		class_bytes sum = (class_bytes){0} - (class_bytes)(a == v) - (class_bytes)(b == v) -
-				  (class_bytes)(c == v) - (class_bytes)(d == v);
-		uint64_t half[2];
+	memcpy(&g, group, CLASS_GROUP);
+	return g;
+}
 
-		memcpy(half, &sum, 16);
-		counts[i] = (uint32_t)((half[0] + half[1]) * UINT64_C(0x0101010101010101) >> 56);
-	}
+RICE_INLINE uint32_t class_count(const struct class_group *g, unsigned c)
+{
+	const class_bytes v = (class_bytes){0} + (uint8_t)c;
+	/* equal bytes are -1; the sums are at most 4 in each */
+	class_bytes sum = (class_bytes){0} - (class_bytes)(g->v[0] == v) -
+			  (class_bytes)(g->v[1] == v) - (class_bytes)(g->v[2] == v) -
+			  (class_bytes)(g->v[3] == v);
+	uint64_t half[2];
+
+	memcpy(half, &sum, 16);
+	return (uint32_t)((half[0] + half[1]) * UINT64_C(0x0101010101010101) >> 56);
 }
 
 RICE_INLINE uint64_t class_mask(const uint8_t *group, unsigned c)
@@ -149,32 +154,44 @@ RICE_INLINE unsigned class_select(uint64_t mask, unsigned n)
 	CLASSES_OF_WIDTH(target, 4)                                                                \
 	CLASSES_OF_WIDTH(target, 8)
 
-/* left[] less the counts of a group into next[]; false: one has more than is left. */
-RICE_INLINE bool take_off(const uint32_t *left, const uint32_t *counts, uint32_t *next)
-{
-	uint32_t below = 0; /* the highest bit: a difference is */
-
-	for (unsigned c = 0; c < CLASSES; c++) {
-		next[c] = left[c] - counts[c];
-		below |= next[c];
-	}
-	return below >> 31 == 0;
-}
-
-#define PASS(target, name, counter)                                                                \
-	target static uint32_t name(const uint8_t *classes, uint32_t at, uint32_t end, unsigned n, \
+/* pass() and count() of a type for a group, a function that loads one, and one that counts a class.
+ * What is left is in one of two arrays, so that a group in which something is found has changed
+ * nothing; all of it goes number by number, since a vector would have to wait for its parts. */
+#define PASS(target, group_type, load, count_one)                                                  \
+	target static uint32_t pass(const uint8_t *classes, uint32_t at, uint32_t end, unsigned n, \
 				    uint32_t left[CLASSES], uint32_t counts[CLASSES])              \
 	{                                                                                          \
-		uint32_t next[CLASSES];                                                            \
+		uint32_t both[2][CLASSES], *now = both[0], *next = both[1];                        \
                                                                                                    \
-		memset(counts, 0, CLASSES * sizeof(*counts));                                      \
-		for (; at < end; at += CLASS_GROUP) {                                              \
-			counter(classes + at, n, counts);                                          \
-			if (!take_off(left, counts, next))                                         \
-				break;                                                             \
-			memcpy(left, next, sizeof(next));                                          \
+		for (unsigned c = 0; c < CLASSES; c++) {                                           \
+			now[c] = left[c];                                                          \
+			counts[c] = 0;                                                             \
 		}                                                                                  \
+		for (; at < end; at += CLASS_GROUP) {                                              \
+			const group_type g = load(classes + at);                                   \
+			uint32_t below = 0, *other; /* the highest bit: a difference is */         \
+                                                                                                   \
+			for (unsigned c = 0; c < n; c++) {                                         \
+				counts[c] = count_one(&g, c);                                      \
+				next[c] = now[c] - counts[c];                                      \
+				below |= next[c];                                                  \
+			}                                                                          \
+			if (below >> 31 != 0)                                                      \
+				break;                                                             \
+			other = now;                                                               \
+			now = next;                                                                \
+			next = other;                                                              \
+		}                                                                                  \
+		for (unsigned c = 0; c < n; c++)                                                   \
+			left[c] = now[c];                                                          \
 		return at;                                                                         \
+	}                                                                                          \
+	target static void count(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])       \
+	{                                                                                          \
+		const group_type g = load(group);                                                  \
+                                                                                                   \
+		for (unsigned c = 0; c < n; c++)                                                   \
+			counts[c] = count_one(&g, c);                                              \
 	}
 
 #endif

@@ -11,12 +11,7 @@
 #define PORTABLE
 
 CLASSES_OF_ALL(PORTABLE)
-PASS(PORTABLE, pass, class_count)
-
-static void count(const uint8_t *group, unsigned n, uint32_t counts[CLASSES])
-{
-	class_count(group, n, counts);
-}
+PASS(PORTABLE, struct class_group, class_group_of, class_count)
 
 static uint64_t mask(const uint8_t *group, unsigned c)
 {
