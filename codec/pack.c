@@ -143,7 +143,7 @@ int pack_compose(const struct st_header *header, const char *json, const uint64_
 	const uint64_t longest = UINT64_C(999999999999999);
 	struct st_tensor *tensors = calloc(header->count + 1, sizeof(*tensors));
 	uint64_t *shapes = calloc(header->count + 1, sizeof(*shapes)), at = 0;
-	char *text = strndup(json, header->length), size[24];
+	char *text = malloc((size_t)header->length + 1), size[24];
 	size_t n = 0;
 	int ret;
 
@@ -153,6 +153,8 @@ int pack_compose(const struct st_header *header, const char *json, const uint64_
 		ret = why_set(why, ENOMEM, "out of memory for a header");
 		goto out;
 	}
+	memcpy(text, json, (size_t)header->length);
+	text[header->length] = '\0';
 	for (size_t i = 0; i < header->count; i++) {
 		const struct st_tensor *t = &header->tensors[i];
 

@@ -47,6 +47,7 @@ _weightfs() {
 		*) _weightfs_offer "$cur" -W $'wfp1\nwfp1x\ntrl-v1\ntrl-v3\nxor-zstd' ;;
 		esac
 		;;
+	--anchor-encoding) _weightfs_offer "$cur" -W $'wfp1\npacked\ntrl-v1\ntrl-v3\nxor-zstd' ;;
 	--uploader) _weightfs_offer "$cur" -W $'s3\nhf' ;;
 	--version-from) _weightfs_offer "$cur" -W $'name\ncount' ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
