@@ -75,6 +75,26 @@ def test_versions(hub, uploads, scratch, monkeypatch):
     assert not [p for p in os.listdir("/tmp") if p.startswith("weightfs-upload-")]
 
 
+def test_upkeep(hub, uploads, scratch):
+    """compact and prune go the same way."""
+    env = environment(hub, uploads.install(scratch))
+    publisher = publishing.Publisher(DEST, scratch / "state", env=env)
+    states = models.states(57, 5, models.SMALL)
+    for state in states[:4]:
+        publisher.publish(state)
+    publisher.publish(states[4], "--anchor")
+    mounted.run("compact", "--from", 1, "--to", 4, DEST, env=env)
+    spans = publishing.pointer(objects(hub))["spans"]
+    assert [(s["base"], s["version"]) for s in spans] == [(1, 4)]
+    uploads.install(scratch, real=True)  # whose parser takes the words of rm, too
+    hub.put("org/run", {"here/deltas/step_000009-00000000.safetensors": b"left over"})
+    done = mounted.run("prune", "--orphans-after", 0, DEST, env=env)
+    assert "step_000009" in done.stdout
+    assert not any("step_000009" in key for key in objects(hub))
+    assert any(words[:4] == ["buckets", "rm", "--yes", "--quiet"] for words in uploads.words)
+    publishing.check(objects(hub), dict(enumerate(states, 1)))
+
+
 def test_token_file(hub, uploads, scratch):
     """The file's token goes into the environment."""
     leaks.put(scratch / "token", VALID + "\n")
@@ -112,7 +132,7 @@ def test_another_publisher(hub, uploads, scratch):
     def other(path):
         if "step_000002" in path:
             known = json.loads(objects(hub)["weightfs.json"])
-            known["publisher"]["host"] = "another"
+            known["publisher"].update(id="f" * 32, host="another")
             hub.put("org/run", {"here/weightfs.json": json.dumps(known).encode()})
 
     uploads.before = other
