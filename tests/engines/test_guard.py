@@ -202,18 +202,27 @@ def test_looked_up_before_and_opened_after(run):
     current; where that leads to the same file again, it is opened as it is."""
     with mount(run, settle=LONG) as m:
         m.wait_version(1)
-        name = loads.shards(m.at)[0]
-        path = os.open(m.at / name, os.O_PATH)
-        try:
-            publish(m, run)
-            m.wait_version(2)
+        looked_up, moved, found = threading.Event(), threading.Event(), []
+
+        def late():  # a thread of its own, that looks nothing else up in between
+            path = os.open(m.at / loads.shards(m.at)[0], os.O_PATH)
+            looked_up.set()
+            moved.wait(mounted.WAIT)
             for _ in range(3):
                 with open(f"/proc/self/fd/{path}", "rb") as f:
-                    assert os.getxattr(f.fileno(), "user.weightfs.version") == b"1"
-            load = loads_of(m)[os.getpid()]
-            assert load["opens"] == 0 and load["version"] == 2 and load["holds"]
-        finally:
+                    found.append(os.getxattr(f.fileno(), "user.weightfs.version"))
             os.close(path)
+
+        thread = threading.Thread(target=late)
+        thread.start()
+        looked_up.wait(mounted.WAIT)
+        publish(m, run)
+        m.wait_version(2)
+        moved.set()
+        thread.join()
+        assert found == [b"1"] * 3
+        load = loads_of(m)[os.getpid()]
+        assert load["opens"] == 0 and load["version"] == 2 and load["holds"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another pid namespace needs root")
