@@ -101,7 +101,7 @@ static const struct cli cli = {
 		    "  weightfs follow /mnt/policy --engine sglang --url http://a:30000 --url "
 		    "http://b:30000 --rolling\n"
 		    "  weightfs follow /mnt/policy --exec 'evaluate \"$WEIGHTFS_PATH\"'\n",
-	.exits = "1 also when an engine was left paused, or with weights that failed",
+	.exits = "1  also when an engine was left paused, or with weights that failed",
 };
 
 /* ---- options ---- */

@@ -20,7 +20,7 @@ load is decoding, setting and copying.  All are told at once that there is somet
 in every round.  Who goes first changes from round to round; medians.  A table, then each row as
 one line of JSON.
 
-usage: bench_update.py [--mib 256] [--rounds 5] [--delay 20] [--line 200]
+usage: bench_update.py [--mib 128] [--rounds 3] [--delay 20] [--line 200]
 """
 
 import argparse
@@ -247,8 +247,8 @@ def catch_up(readers, reader, number, state):
 def main():
     """The table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mib", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--delay", type=int, default=20)
     parser.add_argument("--line", type=int, default=200)
     options = parser.parse_args()
