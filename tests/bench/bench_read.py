@@ -8,14 +8,14 @@ with the same settings), of a plain file, of `rclone mount` of the same bytes, a
 written out (passthrough).
 
   cold   the file's own pages are dropped before: each page is asked for
-  warm   read again at once: pages in the kernel
+  warm   read again at once: pages in the kernel.  A version written out is always warm
 
 Rounds are interleaved, what is compared is read back to back, and the figure is the median of the
 ratios within a round: a busy machine makes all slower, and absolute figures mean little.  A helper
 keeps free memory in small pieces (see reader.c, "hold").  Requests and bytes are the daemon's own
 counts.  A table for people, then each row as a line of JSON.
 
-usage: bench_read.py [--mib 256] [--rounds 3] [--deltas 50] [--styles read,threads,map,names,...]
+usage: bench_read.py [--mib 192] [--rounds 3] [--deltas 50] [--styles read,threads,map,names,...]
 """
 
 import argparse
@@ -39,6 +39,8 @@ from lib import bigrun, mounted  # noqa: E402
 BENCH = mounted.BINARY.parent / "bench"
 FILE = "model.safetensors"
 STYLES = ("read", "threads", "map", "names", "back", "direct")
+WARM = ("read", "threads", "map", "names")
+ONCE = ("read", "map")  # what rclone mount is asked for: it takes ten times as long as all others
 READ_AHEAD = "1024"
 
 
@@ -171,15 +173,15 @@ class Bench:
 
     def all(self):
         """All rounds."""
-        for _ in range(self.args.rounds):
+        quick = [name for name in self.files if name != "rclone mount"]
+        for number in range(self.args.rounds):
             for style in self.args.styles.split(","):
-                for name in self.files:
+                for name in self.files if number == 0 and style in ONCE else quick:
                     self.one(name, style, True)
-                for name in self.files:
-                    if style not in ("direct", "back"):
-                        reader(style, self.files[name], False, self.places)
-                        self.one(name, style, False)
-            for name in self.files:
+                for name in quick if style in WARM else ():
+                    reader(style, self.files[name], False, self.places)
+                    self.one(name, style, False)
+            for name in quick:
                 reader("read", self.files[name], False, self.places)
                 self.one(name, "random", False)
 
@@ -216,6 +218,8 @@ class Bench:
             lines.append(line)
         for cold in (True, False):
             for style in dict.fromkeys(line["style"] for line in lines):
+                if not any(t["style"] == style and t["cold"] == cold for t in lines):
+                    continue
                 print(f"\n{'cold' if cold else 'warm'}, {style:8}   GB/s  /bare /plain    CPU s/GiB"
                       "  requests, bytes/size")
                 for t in lines:
@@ -230,7 +234,7 @@ class Bench:
 
     def goals(self):
         """Rows 5 and 6 of the table of goals."""
-        most = f"{self.counts[-1]} deltas"
+        most = f"{max(n for n in self.counts if n <= 10)} deltas"
         found = [
             ("5", "unpatched, cold, by bare", ">= 0.95",
              self.ratio(("0 deltas", "read", True), ("bare", "read", True))),
@@ -240,6 +244,8 @@ class Bench:
              round(statistics.median(self.rows["0 deltas", "read", True]["cpu"]), 3)),
             ("5", "the same of bare", "", round(statistics.median(
                 self.rows["bare", "read", True]["cpu"]), 3)),
+            ("5", f"the same of {most}", "", round(statistics.median(
+                self.rows[most, "read", True]["cpu"]), 3)),
             ("5", "4 processes, one file: bytes by its size", "<= 1.02", self.four()),
             ("6", "warm: READ requests", "0",
              statistics.median(self.rows[most, "read", False]["reads"])),
@@ -279,7 +285,7 @@ def small_pieces():
 def main():
     """Everything is below one directory of its own, and gone at the end."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--mib", type=int, default=192, help="of the model")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--deltas", type=int, default=50)
     parser.add_argument("--styles", default=",".join(STYLES))
