@@ -391,9 +391,10 @@ static int publish(struct cachedir *d, int fd, struct temp *t, const char *name,
 		if (fsync(fd) < 0)
 			return -errno;
 		if (renameat(d->dirfd, t->name, d->dirfd, name) == 0) {
+			/* The directory is not synced: a name that a power cut takes away is made
+			 * again, and somebody may be waiting for this version. */
 			t->name[0] = '\0';
-			/* Some file systems cannot sync a directory and say EINVAL. */
-			return fsync(d->dirfd) < 0 && errno != EINVAL ? -errno : 0;
+			return 0;
 		}
 		/* Somebody removed the temp file, or the name cannot be had (a directory lies
 		 * there): as if it had been removed right after the commit. */

@@ -201,7 +201,7 @@ static int open_temp(const char *path, char *temp, size_t cap)
 	return -EEXIST;
 }
 
-int file_replace(const char *path, const void *bytes, size_t len)
+static int replace(const char *path, const void *bytes, size_t len, bool sync)
 {
 	char temp[PATH_MAX];
 	int fd = open_temp(path, temp, sizeof(temp)), rc;
@@ -209,7 +209,7 @@ int file_replace(const char *path, const void *bytes, size_t len)
 	if (fd < 0)
 		return fd;
 	rc = file_pwrite(fd, bytes, len, 0);
-	if (rc == 0 && fsync(fd) < 0)
+	if (rc == 0 && sync && fsync(fd) < 0)
 		rc = -errno;
 	if (close(fd) < 0 && rc == 0)
 		rc = -errno;
@@ -219,7 +219,17 @@ int file_replace(const char *path, const void *bytes, size_t len)
 		unlink(temp);
 		return rc;
 	}
-	return sync_parent(path);
+	return sync ? sync_parent(path) : 0;
+}
+
+int file_replace(const char *path, const void *bytes, size_t len)
+{
+	return replace(path, bytes, len, true);
+}
+
+int file_replace_soon(const char *path, const void *bytes, size_t len)
+{
+	return replace(path, bytes, len, false);
 }
 
 char *path_join(const char *a, const char *b)

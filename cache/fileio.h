@@ -17,6 +17,9 @@ int file_mkdirs(const char *path);
 int file_slurp(int dirfd, const char *path, size_t max, char **out, size_t *out_len);
 /* Writes a file as temp + fsync + rename + fsync of the directory. */
 int file_replace(const char *path, const void *bytes, size_t len);
+/* The same without waiting for the disk: after a power cut the file may be the old one, or damaged.
+ * For what its reader checks and can do without. */
+int file_replace_soon(const char *path, const void *bytes, size_t len);
 /* malloc'ed "a/b"; a may end in '/'; NULL: out of memory. */
 char *path_join(const char *a, const char *b);
 /* True for a relative path without empty, "." or ".." components, NUL-free, components ≤ 255 bytes,

@@ -84,7 +84,7 @@ static int save(struct memory *m, const struct listing *l, const struct buf *obj
 	if (!file.failed) {
 		rc = file_mkdirs(m->dir);
 		if (rc == 0)
-			rc = file_replace(m->path, file.data, file.len);
+			rc = file_replace_soon(m->path, file.data, file.len);
 	}
 	buf_release(&file);
 	return rc;
