@@ -118,6 +118,15 @@ def test_on_failure_previous(rig):
         assert (line["result"], only(line)["state"]) == ("failed", "serving-old")
         assert only(line)["version"] == 1 and not vllm.paused
         assert vllm.loaded == rig.digest(1) and vllm.version == "1"
+        # When that fails, too, it stays paused; and a version later it still is the one to go to.
+        vllm.broken = 4
+        rig.publish()
+        assert only(follow.update(2))["state"] == "paused-mixed" and vllm.paused
+        vllm.broken = 2
+        rig.publish()
+        line = follow.update(3)
+        assert (line["version"], only(line)["version"]) == (4, 1) and not vllm.paused
+        assert vllm.loaded == rig.digest(1)
 
 
 def test_on_failure_resume(rig):

@@ -5,7 +5,8 @@
 #
 # The mount has to be made with --allow-other unless the container runs as the same user.  Its
 # parent is bound with rslave, so that a mount that is made anew is seen inside.  The port is the
-# host's loopback only: the routes for reloading are for the follower alone.
+# host's loopback only: the routes for reloading are for the follower alone.  The container goes on
+# when the follower ends: docker stop policy.
 set -euo pipefail
 
 mount=$(realpath "${1:?usage: docker-vllm.sh MOUNTPOINT [VLLM-OPTIONS...]}")
