@@ -21,7 +21,8 @@ SOAK_ROUNDS ?= 5
 # Seconds of the hunt for torn loads in `make soak`; the short form is part of the tests.
 TORN_SECONDS ?= 600
 # What `make test` runs under the sanitizers, as arguments for pytest.
-SANITIZED ?= tests/mount tests/engines/test_guard.py tests/publish/test_reading.py \
+SANITIZED ?= tests/mount tests/engines/test_guard.py tests/engines/test_materialize.py \
+	tests/engines/test_warm.py tests/engines/test_inotify.py tests/publish/test_reading.py \
 	tests/publish/test_upkeep.py tests/follow/test_follow.py tests/follow/test_failures.py \
 	--ignore=tests/mount/test_huge.py
 # Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.

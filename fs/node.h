@@ -25,6 +25,7 @@ struct node_entry {
 };
 
 struct whole;
+struct serving;
 
 struct node {
 	uint64_t ino;
@@ -48,11 +49,13 @@ struct node {
 
 /* The bytes of a file of weights as a plain file that the kernel reads by itself. */
 struct whole {
-	int refs;		     /* atomic */
-	uint64_t ino;		     /* the second number; 0 until it is attached */
-	unsigned opens;		     /* guarded by the registry's lock */
-	int fd;			     /* owned; its lock keeps the file from being removed */
-	int32_t backing;	     /* under which the kernel knows fd */
+	int refs;	 /* atomic */
+	uint64_t ino;	 /* the second number; 0 until it is attached */
+	unsigned opens;	 /* guarded by the registry's lock */
+	int fd;		 /* owned; its lock keeps the file from being removed */
+	int32_t backing; /* under which the kernel knows fd */
+	uint64_t size;
+	struct serving *serving;     /* counts it; borrowed, or NULL */
 	const struct whole_ops *ops; /* borrowed; outlive it */
 	void *ctx;
 };
@@ -92,7 +95,8 @@ struct node *node_walk(struct node *dir, const char *path);
 /* Reads from a file node: exactly len bytes, clipped by the caller to size. */
 int node_read(struct node *n, uint64_t off, void *dst, size_t len) MUST_CHECK;
 /* Registers fd (taken over, also on failure) with the kernel. */
-int whole_new(int fd, const struct whole_ops *ops, void *ctx, struct whole **out) MUST_CHECK;
+int whole_new(int fd, uint64_t size, const struct whole_ops *ops, void *ctx,
+	      struct serving *serving, struct whole **out) MUST_CHECK;
 void whole_unref(struct whole *w); /* NULL is fine */
 /* Makes it the node's (takes the reference over in any case); -EEXIST: it has one. */
 int node_attach(struct node *n, struct whole *w) MUST_CHECK;

@@ -15,11 +15,13 @@
  * Locks: the registry's.  Nothing is closed and no callback is made while it is held.
  */
 #include "fs/node_internal.h"
+#include "fs/serving.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-int whole_new(int fd, const struct whole_ops *ops, void *ctx, struct whole **out)
+int whole_new(int fd, uint64_t size, const struct whole_ops *ops, void *ctx,
+	      struct serving *serving, struct whole **out)
 {
 	struct whole *w = calloc(1, sizeof(*w));
 	int ret = -ENOMEM;
@@ -33,8 +35,12 @@ int whole_new(int fd, const struct whole_ops *ops, void *ctx, struct whole **out
 	}
 	w->refs = 1;
 	w->fd = fd;
+	w->size = size;
+	w->serving = serving;
 	w->ops = ops;
 	w->ctx = ctx;
+	if (serving)
+		serving_whole(serving, 1, (int64_t)size);
 	*out = w;
 	return 0;
 }
@@ -44,6 +50,8 @@ void whole_unref(struct whole *w)
 	if (!w || __atomic_fetch_sub(&w->refs, 1, __ATOMIC_ACQ_REL) > 1)
 		return;
 	w->ops->backing_close(w->ctx, w->backing);
+	if (w->serving)
+		serving_whole(w->serving, -1, -(int64_t)w->size);
 	close(w->fd);
 	free(w);
 }

@@ -72,10 +72,7 @@ static bool detach_version(struct prepare *p, const struct generation *g)
 	for (uint32_t i = 0; i < g->state->layout->file_count; i++) {
 		struct node *n = file_node(g, i);
 
-		if (n == NULL || !node_detach(n))
-			continue;
-		serving_whole(p->serving, -1, -(int64_t)n->size);
-		any = true;
+		any |= n != NULL && node_detach(n);
 	}
 	return any;
 }
@@ -133,13 +130,12 @@ static int write_file(struct prepare *p, const struct generation *g, uint32_t i,
 	ret = wholes_get(p->wholes, g->state, i, &fd, out_reused, why);
 	if (ret < 0)
 		return ret;
-	ret = whole_new(fd, p->config.ops, p->config.ops_ctx, &whole);
+	ret = whole_new(fd, n->size, p->config.ops, p->config.ops_ctx, p->serving, &whole);
 	if (ret == 0)
 		ret = node_attach(n, whole);
 	if (ret < 0)
 		return why_set(why, -ret, "%s cannot be registered with the kernel: %s",
 			       g->state->layout->files[i].name, strerrordesc_np(-ret));
-	serving_whole(p->serving, 1, (int64_t)n->size);
 	return 0;
 }
 

@@ -152,6 +152,7 @@ def test_switches(bucket):
         run.sync(models.states(9, 1)[0])
         is_whole(m, 5)
         wait_until(lambda: len(wholes(m)) == 1, lambda: f"left over: {wholes(m)}")
+        assert serving(m)["whole_files"] == 1
         checks.assert_tree(m.tree(2), want.files(2))
 
 

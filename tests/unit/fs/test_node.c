@@ -266,7 +266,7 @@ static void attach(struct node *n, struct kernel *k)
 {
 	struct whole *w;
 
-	assert_int_equal(whole_new(dup(0), &fake_ops, k, &w), 0);
+	assert_int_equal(whole_new(dup(0), 10, &fake_ops, k, NULL, &w), 0);
 	assert_int_equal(node_attach(n, w), 0);
 }
 
@@ -293,7 +293,7 @@ static void a_whole_file_has_a_number_of_its_own(void **unused)
 	assert_ptr_equal(got, n);
 	node_unref(got);
 	assert_null(node_open_whole(n, n->ino)); /* the old number is read the old way */
-	assert_int_equal(whole_new(dup(0), &fake_ops, &k, &w), 0);
+	assert_int_equal(whole_new(dup(0), 10, &fake_ops, &k, NULL, &w), 0);
 	assert_int_equal(node_attach(n, w), -EEXIST);
 	k.closed = 0; /* the second registration went first */
 
@@ -320,7 +320,7 @@ static void a_whole_file_has_a_number_of_its_own(void **unused)
 	nodes_free(nodes);
 
 	k.err = -EPERM;
-	assert_int_equal(whole_new(dup(0), &fake_ops, &k, &w), -EPERM);
+	assert_int_equal(whole_new(dup(0), 10, &fake_ops, &k, NULL, &w), -EPERM);
 }
 
 int main(void)
