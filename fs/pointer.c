@@ -81,6 +81,7 @@ int pointer_update(struct run *r, const struct listing *listing, struct manifest
 	int err;
 
 	*out_old = NULL;
+	p->fresh = p->moved = false;
 	if (o == NULL) {
 		pointer_gone(p, listing, out_old);
 		return 0;
@@ -92,6 +93,7 @@ int pointer_update(struct run *r, const struct listing *listing, struct manifest
 		*why = local;
 		return err;
 	}
+	p->moved = err == -ESTALE || err == -ENOENT;
 	/* What may pass by itself is tried again in the next round. */
 	final = err == 0 || err == -EBADMSG || err == -ENOTSUP || err == -EFBIG;
 	p->tried = final ? o->id : (struct identity){0};
@@ -103,6 +105,7 @@ int pointer_update(struct run *r, const struct listing *listing, struct manifest
 	*out_old = p->manifest;
 	p->manifest = m;
 	p->id = o->id;
+	p->fresh = true;
 	return 0;
 }
 

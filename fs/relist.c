@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+enum { LOOKS = 3 }; /* more at most, one after the other */
+
 /* Do the lineages have an object in common? */
 static bool share(const struct pieces *a, const struct pieces *b)
 {
@@ -64,7 +66,7 @@ static int order(struct run *r, const struct listing *listing, struct lineage *o
 }
 
 /* Lists the store and orders what is there.  On failure everything stays as it was. */
-int run_relist(struct run *r, struct why *why)
+static int relist(struct run *r, struct why *why)
 {
 	struct listing_ref *fresh = calloc(1, sizeof(*fresh)), *old;
 	struct manifest *unused = NULL;
@@ -100,4 +102,18 @@ int run_relist(struct run *r, struct why *why)
 	listing_unref(old);
 	err = known_update(r);
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+}
+
+int run_relist(struct run *r, struct why *why)
+{
+	int err = relist(r, why);
+
+	/* A listing is not made in one moment: what was published meanwhile may be half in it. */
+	for (int i = 0; i < LOOKS && err == 0; i++) {
+		if (!r->pointer.moved && !(r->pointer.fresh && r->lineage.missing_count > 0))
+			break;
+		store_refresh(r->config.store);
+		err = relist(r, why);
+	}
+	return err;
 }

@@ -121,6 +121,8 @@ struct pointer {		   /* weightfs.json as it was read last */
 	struct manifest *manifest; /* NULL: there is none, or none that could be used yet */
 	struct identity id;	   /* of the object it is from */
 	struct identity tried;	   /* of the last one that was read, whatever came of it */
+	bool fresh;		   /* it was read in this round, and taken */
+	bool moved;		   /* it was replaced between the listing and the reading */
 	bool again;		   /* what went wrong may pass by itself */
 	bool blocked;		   /* one is there, was never good, and so nothing can be shown */
 	struct why why;		   /* what is wrong with the present one; err 0: nothing */
