@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import models, oracle, trl
+from lib import models, oracle, publishing, trl
 from lib.mounted import Mount, run, wait_until
 from lib.nginx import Nginx
 
@@ -59,3 +59,23 @@ def test_wrong_word(server, scratch):
     """The option takes one of two words."""
     done = run("mount", "--prefetch", "some", server.url("json"), scratch, check=False)
     assert done.returncode == 2 and "read" in done.stderr and "all" in done.stderr
+
+
+def test_packed_anchor(bucket, scratch):
+    """A compressed anchor comes once and as it is, by reading and by itself."""
+    states = models.states(52, 3, SPEC)
+    publisher = publishing.Publisher(bucket, scratch / "state", ["--compress-anchors"])
+    for state in states:
+        publisher.publish(state)
+    size = sum(p.stat().st_size for p in bucket.rglob("*.safetensors"))
+    with Nginx(bucket, scratch / "nginx") as one:
+        with Mount(one.url("json"), args=["--times", "ignore"]) as m:
+            m.wait_version(3)
+            assert publishing.same_state(publishing.st.load(read_all(m))[0], states[-1])
+            assert fetched(m) < 1.05 * size + (1 << 20)
+        with Mount(one.url("json"), args=["--prefetch", "all", "--times", "ignore"]) as m:
+            m.wait_version(3)
+            wait_until(lambda: near(m)[0] == near(m)[1] > 0, lambda: f"near: {near(m)}")
+            before = fetched(m)
+            assert publishing.same_state(publishing.st.load(read_all(m))[0], states[-1])
+            assert fetched(m) == before
