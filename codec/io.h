@@ -29,6 +29,13 @@ struct sink {
 /* A source over bytes in memory, which are borrowed for as long as the source is used. */
 struct source source_memory(const void *bytes, size_t len);
 
+/* A sink into memory that grows; zero-initialise, free(bytes).  -ENOMEM. */
+struct grown {
+	uint8_t *bytes; /* owned */
+	size_t len, cap;
+};
+struct sink sink_grown(struct grown *g);
+
 /* Checked read: -EBADMSG when [off, off + len) is not inside the source. */
 int source_read(const struct source *src, uint64_t off, void *dst, size_t len);
 

@@ -5,8 +5,9 @@
  * Such a delta is made into an ordinary patch file once, when it arrives.  Its base version is read
  * tensor by tensor for that, as far as it changes: the anchor's bytes with the patches that lie on
  * them, through the same functions as a mount's own reads, and where they are remote into the same
- * cache.  The patch file has the name that a downloaded one would have, so a restart finds it and
- * needs neither object nor base; the object itself is not kept.
+ * cache; a few threads, which end with it, share the tensors.  The patch file has the name that a
+ * downloaded one would have, so a restart finds it and needs neither object nor base; the object
+ * itself is not kept.
  *
  * What it costs is counted and shown in the status: deltas, bytes of the base, time.
  */
@@ -16,10 +17,16 @@
 #include "cache/fileio.h"
 #include "fs/counters.h"
 #include "fs/kernel.h"
+#include "fs/parallel.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
-enum { AHEAD = 16 << 20 }; /* bytes of a tensor asked for before they are read */
+enum {
+	AHEAD = 16 << 20, /* bytes of a tensor asked for before they are read */
+	JOBS_MAX = 8,	  /* threads */
+	ROUND = 4,	  /* tensors for each of them, decoded before they are written */
+};
 
 /* A tensor of the base version, as a source. */
 struct reference {
@@ -66,30 +73,91 @@ static int base_state(struct run *r, const struct delta *d, const struct target 
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }
 
-static int decode_tensor(const struct state *base, const struct patchx *x, uint32_t tensor,
-			 struct patch_file_writer *w, size_t index, struct why *why)
+struct decoded { /* a tensor's patch */
+	const struct state *base;
+	const struct patchx *x;
+	uint32_t tensor;
+	size_t index; /* in the patch file */
+	struct grown out;
+	uint64_t len;
+	int err;
+	struct why why;
+};
+
+static void decode_one(void *ctx, size_t i)
 {
-	const struct tensor_source *v = &base->sources->v[tensor];
-	const struct layout_tensor *t = &base->layout->tensors[tensor];
+	struct decoded *d = &((struct decoded *)ctx)[i];
+	const struct tensor_source *v = &d->base->sources->v[d->tensor];
+	const struct layout_tensor *t = &d->base->layout->tensors[d->tensor];
 	struct reference ref = {
-		.state = base,
-		.tensor = tensor,
+		.state = d->base,
+		.tensor = d->tensor,
 		.size = (t->numel * st_dtype_bits(v->dtype) + 7) / 8,
 	};
 	const struct source src = {.read = reference_read, .ctx = &ref, .size = ref.size};
-	uint64_t len = 0, read = 0;
-	int err;
+	const struct sink sink = sink_grown(&d->out);
+	uint64_t read = 0;
 
-	if (v->version > base->version)
-		return why_set(why, EBADMSG, "\"%s\" was replaced in a later version",
-			       SHOWN(t->name));
-	err = patchx_decode(x, &src, kernel_chosen(), PATCH_CODING_RICE, patch_file_writer_sink(w),
-			    patch_file_writer_at(w), &len, &read, why);
+	if (v->version > d->base->version) {
+		d->err = why_set(&d->why, EBADMSG, "\"%s\" was replaced in a later version",
+				 SHOWN(t->name));
+		return;
+	}
+	d->err = patchx_decode(d->x, &src, kernel_chosen(), PATCH_CODING_RICE, &sink, 0, &d->len,
+			       &read, &d->why);
 	COUNT(given_base_bytes, read);
-	if (err < 0)
-		return why_prefix(why, "\"%s\"", SHOWN(t->name));
-	err = patch_file_writer_took(w, index, len);
-	return err < 0 ? why_set(why, -err, "its patch is too large") : 0;
+	if (d->err < 0)
+		why_prefix(&d->why, "\"%s\"", SHOWN(t->name));
+}
+
+/* Writes what was decoded, in order, and lets go of it. */
+static int put_round(struct decoded *v, size_t count, struct patch_file_writer *w, struct why *why)
+{
+	const struct sink *sink = patch_file_writer_sink(w);
+	int err = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		struct decoded *d = &v[i];
+
+		if (err == 0 && d->err < 0) {
+			err = d->err;
+			*why = d->why;
+		}
+		if (err == 0 && d->len > 0) {
+			err = sink->write(sink->ctx, patch_file_writer_at(w), d->out.bytes,
+					  (size_t)d->len);
+			if (err == 0)
+				err = patch_file_writer_took(w, d->index, d->len);
+			if (err < 0)
+				why_set(why, -err, "its patch cannot be written");
+		}
+		free(d->out.bytes);
+	}
+	return err;
+}
+
+/* Some tensors at a time, by several threads. */
+static int decode_tensors(const struct patch_file *file, const uint32_t *to,
+			  const struct state *base, struct patch_file_writer *w, struct why *why)
+{
+	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	const unsigned jobs = (unsigned)MIN(MAX(cores, 1L), (long)JOBS_MAX);
+	struct decoded *v = calloc(JOBS_MAX * ROUND, sizeof(*v));
+	size_t count = 0;
+	int err = v == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
+
+	for (size_t i = 0; err == 0 && i < file->count; i++) {
+		if (to[i] != LAYOUT_NONE)
+			v[count++] = (struct decoded){
+				.base = base, .x = &file->x[i], .tensor = to[i], .index = i};
+		if (count == (size_t)jobs * ROUND || (i + 1 == file->count && count > 0)) {
+			parallel_for(jobs, count, decode_one, v);
+			err = put_round(v, count, w, why);
+			count = 0;
+		}
+	}
+	free(v);
+	return err;
 }
 
 /* The tensors of `file`, in its order, under the layout's names; targets[] is in the order of the
@@ -116,9 +184,8 @@ static int decode_all(const struct patch_file *file, const uint32_t *targets,
 	if (err == 0)
 		err = patch_file_writer_new(names, file->count, meta, ARRAY_LEN(meta), &sink, &w,
 					    why);
-	for (size_t i = 0; err == 0 && i < file->count; i++)
-		if (to[i] != LAYOUT_NONE)
-			err = decode_tensor(base, &file->x[i], to[i], w, i, why);
+	if (err == 0)
+		err = decode_tensors(file, to, base, w, why);
 	if (err == 0)
 		err = source_fd(fd, &readback);
 	if (err == 0)

@@ -13,7 +13,7 @@
 
 #include "cache/fileio.h"
 #include "codec/pack.h"
-#include "tools/pub_parallel.h"
+#include "fs/parallel.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -77,7 +77,7 @@ static int pack_round(struct packing *p, const struct st_tensor *t, uint64_t fir
 			p->bytes + p->header->data + t->begin + (first + i) * PACK_BLOCK * p->width;
 		j->len = pack_block_bytes(bytes, p->width, first + i);
 	}
-	pub_parallel(p->threads, n, pack_one, p);
+	parallel_for(p->threads, n, pack_one, p);
 	for (size_t i = 0; ret == 0 && i < n; i++) {
 		const struct job *j = &p->jobs[i];
 		uint8_t *entry = directory + PACK_ENTRY * (first + i);

@@ -12,7 +12,7 @@
 #include "codec/patch_file.h"
 #include "codec/patchx.h"
 #include "fs/kernel.h"
-#include "tools/pub_parallel.h"
+#include "fs/parallel.h"
 
 #include <stdlib.h>
 
@@ -20,8 +20,7 @@ enum { THREADS_MAX = 64, ROUND = 4 /* tensors of a round for each thread */ };
 
 struct coded {
 	const struct pub_tensor *tensor;
-	char *bytes; /* owned */
-	size_t len, cap;
+	struct grown out;
 	int err;
 	struct why why;
 };
@@ -31,30 +30,11 @@ struct round {
 	size_t count;
 };
 
-static int coded_write(void *ctx, uint64_t off, const void *src, size_t len)
-{
-	struct coded *c = ctx;
-	const uint64_t end = off + len;
-
-	if (end > c->cap) {
-		const size_t cap = MAX(2 * c->cap, (size_t)end);
-		char *grown = realloc(c->bytes, cap);
-
-		if (grown == NULL)
-			return -ENOMEM;
-		c->bytes = grown;
-		c->cap = cap;
-	}
-	memcpy(c->bytes + off, src, len);
-	c->len = MAX(c->len, (size_t)end);
-	return 0;
-}
-
 static void code(struct coded *c)
 {
 	const struct pub_tensor *t = c->tensor;
 	const struct source old = source_memory(t->old, t->bytes);
-	const struct sink sink = {.write = coded_write, .ctx = c};
+	const struct sink sink = sink_grown(&c->out);
 	struct patch patch = *t->patch;
 	uint64_t len = 0;
 
@@ -84,8 +64,8 @@ static int put_round(const struct pub_input *in, struct round *r, struct patch_f
 			ret = c->err;
 		}
 		if (ret == 0)
-			ret = pub_patch_put(in, w, (*index)++, c->bytes, c->len, why);
-		free(c->bytes);
+			ret = pub_patch_put(in, w, (*index)++, c->out.bytes, c->out.len, why);
+		free(c->out.bytes);
 	}
 	r->count = 0;
 	return ret;
@@ -104,7 +84,7 @@ static int code_blobs(const struct pub_input *in, struct patch_file_writer *w, s
 		if (in->tensors[i].patch != NULL)
 			r->v[r->count++] = (struct coded){.tensor = &in->tensors[i]};
 		if (r->count == (size_t)jobs * ROUND || (i + 1 == in->count && r->count > 0)) {
-			pub_parallel(jobs, r->count, code_one, r);
+			parallel_for(jobs, r->count, code_one, r);
 			ret = put_round(in, r, w, &index, why);
 		}
 	}

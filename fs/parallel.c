@@ -7,7 +7,7 @@
  *
  * Locks: none; the number of the next turn is atomic, and all else is the callback's.
  */
-#include "tools/pub_parallel.h"
+#include "fs/parallel.h"
 
 #include "codec/base.h"
 
@@ -33,7 +33,7 @@ static void *turns(void *arg)
 	return NULL;
 }
 
-void pub_parallel(unsigned jobs, size_t count, void (*work)(void *ctx, size_t i), void *ctx)
+void parallel_for(unsigned jobs, size_t count, void (*work)(void *ctx, size_t i), void *ctx)
 {
 	struct loop l = {.work = work, .ctx = ctx, .count = count};
 	pthread_t threads[THREADS_MAX];
