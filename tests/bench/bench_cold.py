@@ -9,7 +9,8 @@ interleaved, so that noise of the machine falls on all; medians.
 
   curl          all ranges in one process, or a process each, to /dev/null; with as many connections
                 as weightfs uses at most, and a single one.  The best of these is what the others
-                are measured by.  "To files": what keeping the bytes costs, as weightfs does.
+                are measured by.  "To files" (/files): what keeping the bytes costs, as weightfs
+                and the caching peers do; where the processors are the limit, the like of it.
   weightfs      cold: a fresh cache directory; warm: mounted again on the one that is now full.
   rclone, s3fs  as they come, and with settings for speed.
 
@@ -374,12 +375,15 @@ class Bench:
             backend, delay, rate, name = key
             curls = [v for k, v in speed.items() if k[:3] == key[:3] and
                      k[3].startswith("curl") and not k[3].endswith("files")]
+            files = [v for k, v in speed.items() if k[:3] == key[:3] and
+                     k[3].startswith("curl") and k[3].endswith("files")]
             line = {"bench": "cold read", "store": backend, "delay_ms": delay, "line_mb_s": rate,
                     "reader": name, "rounds": len(row["seconds"]), **row["last"]}
             if key in speed:
                 line["mb_per_s"] = round(speed[key], 1)
                 line["mb_per_s_all"] = [round(self.size * 1e-6 / t, 1) for t in row["seconds"]]
                 line["ratio_to_curl"] = round(speed[key] / max(curls), 3) if curls else None
+                line["ratio_to_files"] = round(speed[key] / max(files), 3) if files else None
                 near = speed.get((backend, 0.0, rate, name))
                 line["ratio_to_0ms"] = round(speed[key] / near, 3) if near else None
                 cpu = [c for c in row["cpu"] if c is not None]
@@ -396,7 +400,8 @@ class Bench:
         for backend in self.ports:
             for delay, rate in self.scenarios():
                 line = f"line of {rate:g} MB/s" if rate else "any rate"
-                print(f"\n{backend}, {delay:g} ms, {line}:    MB/s  /curl  /0 ms  connections")
+                print(f"\n{backend}, {delay:g} ms, {line}:    MB/s  /curl  /files  /0 ms  "
+                      "connections")
                 for t in table:
                     if (t["store"], t["delay_ms"], t["line_mb_s"]) != (backend, delay, rate):
                         continue
@@ -404,6 +409,7 @@ class Bench:
                         print(f"  {t['reader']:30} failed: {t.get('error')!r}")
                         continue
                     print(f"  {t['reader']:30} {t['mb_per_s']:7.1f}  {t['ratio_to_curl'] or 0:5.2f}"
+                          f"  {t['ratio_to_files'] or 0:6.2f}"
                           f"  {t['ratio_to_0ms'] or 0:5.2f}  {t['connections']:4}"
                           + (f"  {t['blocks']['fetches']} fetches, {t['cpu_s_per_gib']} CPU s/GiB"
                              if "blocks" in t else "")
