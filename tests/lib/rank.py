@@ -7,7 +7,7 @@ only: lines of words on stdin are commands, each answered by one line of JSON.
     look             what the maps that are kept say now             -> {NAME: versions}
     close            lets them go                                    -> null
     load             index, then every shard of it, as `read`        -> versions met, in order
-    loads            `load` again and again until the next command   -> [loads]
+    loads            `load` again and again until the next command   -> [[load, seconds]]
 
 Versions are those of fingerprint(): each tensor is one 16-bit number over and over.
 
@@ -102,7 +102,8 @@ class Rank:
         """See above."""
         done = []
         while True:
-            done.append(self.load())
+            start = time.monotonic()
+            done.append([self.load(), time.monotonic() - start])
             if select.select([0], [], [], 0)[0]:
                 return done
 
