@@ -226,12 +226,21 @@ static int open_base(struct attempt *a, struct why *why)
 	path = pub_state_slot_path(a->p->state, now->slot);
 	if (path == NULL)
 		return why_set(why, ENOMEM, "out of memory");
-	if (pub_checkpoint_open(path, true, &a->old, &ignored) < 0) {
+	if (pub_checkpoint_open(path, true, &a->old, &ignored) < 0 ||
+	    pub_chain_open(a->p->state->patches, now->patches, a->old, &a->chain, &ignored) < 0) {
+		pub_checkpoint_free(a->old);
+		a->old = NULL;
 		set_reason(a, "the copy of the last state cannot be read");
 		pub_note(a, "the copy of version %" PRIu64 " cannot be used: %s", a->newest,
 			 ignored.text);
 	}
 	free(path);
+	if (a->old != NULL && a->chain.count > 0 && a->p->encoding->reads_old) {
+		set_reason(a, "%s needs the last state whole, and it is kept as patches",
+			   a->p->encoding->name);
+		pub_checkpoint_free(a->old);
+		a->old = NULL;
+	}
 	return 0;
 }
 

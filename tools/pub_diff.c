@@ -153,6 +153,10 @@ static int read_window(struct worker *w, size_t i, uint64_t at, size_t len)
 	ret = file_pread(f->fd, w->a, len, p->off + at);
 	if (ret < 0)
 		return cannot(w, -ret, f->path, "read");
+	if (d->chain != NULL)
+		ret = pub_chain_apply(d->chain, i, at, w->a, len);
+	if (ret < 0)
+		return why_set(&w->why, -ret, "a patch of the local state is damaged");
 	XXH3_128bits_update(w->old_hash, w->a, len);
 	return 0;
 }
@@ -240,7 +244,8 @@ static int do_tensor(struct worker *w, size_t i)
 	digest(w->new_hash, &tensor->hash);
 	if (d->old != NULL) {
 		digest(w->old_hash, &d->old->tensors[i].hash);
-		tensor->old = d->old->tensors[i].data;
+		if (d->chain == NULL)
+			tensor->old = d->old->tensors[i].data;
 	}
 	return 0;
 }

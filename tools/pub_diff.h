@@ -9,15 +9,17 @@
 #ifndef TOOLS_PUB_DIFF_H
 #define TOOLS_PUB_DIFF_H
 
+#include "tools/pub_chain.h"
 #include "tools/pub_checkpoint.h"
 #include "tools/progress.h"
 
 struct pub_diff {
 	/* in */
-	struct pub_checkpoint *new; /* hash, patch, blob, changed and old are filled in */
-	struct pub_checkpoint *old; /* alike; its tensors' hashes are filled in.  NULL: none */
-	const int *copies;	    /* for each file of new: where its bytes go, too; -1: nowhere.
-				       NULL: none */
+	struct pub_checkpoint *new;    /* hash, patch, blob, changed and old are filled in */
+	struct pub_checkpoint *old;    /* alike; its tensors' hashes are filled in.  NULL: none */
+	const struct pub_chain *chain; /* on top of old; NULL: none */
+	const int *copies; /* for each file of new: where its bytes go, too; -1: nowhere.
+			      NULL: none */
 	const char *work_dir;
 	unsigned jobs;
 	const volatile bool *stop; /* set: -EINTR soon */

@@ -30,7 +30,9 @@ struct pub_tensor {
 	const char *name;
 	const uint64_t *shape; /* rank entries */
 	const uint8_t *data;   /* `bytes` of them; not aligned to anything */
-	const uint8_t *old;    /* as many: the same tensor in the state before; NULL: no delta */
+	/* As many: the same tensor in the state before; NULL: no delta, or the encoding is not one
+	 * that reads_old. */
+	const uint8_t *old;
 	/* op ADD, form version 1 with hashes; elements of st_dtype_width(dtype) bytes each.  NULL:
 	 * no element changes (or no delta). */
 	const struct patch *patch;
@@ -98,6 +100,7 @@ struct pub_encoding {
 	int (*anchor)(const struct pub_input *in, struct pub_objects *out, struct why *why);
 	bool empty;	  /* a step without changes has an object, too */
 	bool consecutive; /* a delta's version must be its base's plus one; else it is an anchor */
+	bool reads_old;	  /* its deltas need the bytes of pub_tensor.old */
 	bool overwrites;  /* its keys are the same at every attempt */
 	bool alone;	  /* a version has a delta or an anchor, never both */
 };

@@ -213,16 +213,17 @@ static int compare(struct attempt *a, struct why *why)
 {
 	struct progress progress = {0};
 	struct pub_slot slot = {0};
-	const bool copy = a->slot != 0 && !a->streamed;
-	int ret = 0;
+	bool copy;
+	int ret;
 
 	a->diff.new = a->new;
 	a->diff.old = a->old;
 	a->diff.work_dir = a->p->state->work;
 	a->diff.jobs = a->p->jobs;
 	a->diff.stop = &a->p->stop;
-	if (copy)
-		ret = pub_slot_open(a->slot_path, a->new, &slot, why);
+	a->diff.chain = a->chain.count > 0 ? &a->chain : NULL;
+	ret = pub_copy_begin(a, &slot, why);
+	copy = slot.fds != NULL;
 	a->diff.copies = copy ? slot.fds : NULL;
 	if (ret == 0 && !a->p->o->quiet) {
 		progress_begin(&progress, "compare", a->new->bytes);
@@ -377,6 +378,8 @@ static int run(struct attempt *a, const char *checkpoint, const uint64_t *versio
 	if (ret < 0 || done)
 		return ret;
 	ret = pub_decide(a, why);
+	if (ret == 0)
+		ret = pub_copy_end(a, why);
 	began = clock_mono_ns();
 	if (ret == 0)
 		ret = encode(a, why);
@@ -398,6 +401,8 @@ static void attempt_release(struct attempt *a)
 	pub_checkpoint_free(a->old);
 	pointer_release(&a->was);
 	manifest_free(a->next);
+	pub_chain_release(&a->chain);
+	json_decref(a->patches);
 	free(a->slot_path);
 }
 

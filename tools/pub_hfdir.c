@@ -354,6 +354,7 @@ const struct pub_encoding pub_hfdir = {
 	.delta = hfdir_delta,
 	.anchor = hfdir_anchor,
 	.empty = true,
+	.reads_old = true,
 	.alone = true,
 	.consecutive = true,
 	.overwrites = true,

@@ -5,6 +5,7 @@
 
 #include "fs/stack.h"
 #include "tools/pointer.h"
+#include "tools/pub_chain.h"
 #include "tools/pub_checkpoint.h"
 #include "tools/pub_diff.h"
 #include "tools/pub_slot.h"
@@ -43,11 +44,14 @@ struct attempt {
 	uint64_t newest; /* of the lineage; 0: none */
 	char newest_state[33];
 	/* The two states. */
+	struct pub_chain chain;		  /* on top of old */
 	struct pub_checkpoint *new, *old; /* old: NULL when it is not certain */
 	struct pub_companions companions;
 	char slot; /* that new is copied to; 0: none */
 	char *slot_path;
-	bool streamed; /* new came as a stream, and is where it belongs */
+	bool patched;	 /* new is kept as a patch */
+	json_t *patches; /* of the new record; NULL: none */
+	bool streamed;	 /* new came as a stream, and is where it belongs */
 	struct pub_diff diff;
 	/* The decision. */
 	bool want_delta, want_anchor;
@@ -69,6 +73,13 @@ int pub_look(struct attempt *a, struct why *why) MUST_CHECK;
 int pub_choose_version(struct attempt *a, const uint64_t *version, struct why *why) MUST_CHECK;
 /* Delta or anchor, or both: sets want_*, reason. After the diff. */
 int pub_decide(struct attempt *a, struct why *why) MUST_CHECK;
+
+/* ---- pub_copy.c ---- */
+
+/* Chooses how the new state is kept, and opens the files of a copy.  Release the slot. */
+int pub_copy_begin(struct attempt *a, struct pub_slot *slot, struct why *why) MUST_CHECK;
+/* After comparing: what is missing of it.  Sets slot and patches to what a record has to say. */
+int pub_copy_end(struct attempt *a, struct why *why) MUST_CHECK;
 
 /* ---- pub_upload.c ---- */
 

@@ -19,6 +19,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+enum { WINDOW = 1 << 20 };
+
 static bool belongs(const struct pub_checkpoint *c, const char *name)
 {
 	for (size_t i = 0; c != NULL && i < c->file_count; i++)
@@ -40,7 +42,8 @@ static void remove_others(const char *path, const struct pub_checkpoint *c)
 		closedir(dir);
 }
 
-static int open_file(const char *dir, const struct pub_file *f, int *out_fd, struct why *why)
+static int open_file(const char *dir, const struct pub_file *f, bool clone, int *out_fd,
+		     struct why *why)
 {
 	char *path = path_join(dir, f->name);
 	int fd, err = 0;
@@ -53,20 +56,23 @@ static int open_file(const char *dir, const struct pub_file *f, int *out_fd, str
 	} else if (ioctl(fd, FICLONE, f->fd) == 0) {
 		close(fd);
 		fd = -1;
+	} else if (clone) {
+		err = EOPNOTSUPP;
+		close(fd);
 	} else if (ftruncate(fd, (off_t)f->size) < 0) {
 		err = errno;
 		close(fd);
 	}
-	if (err != 0)
+	if (err != 0 && !clone)
 		why_set(why, err, "the copy %s of the state cannot be made: %s", SHOWN(path),
 			strerrordesc_np(err));
-	else
+	if (err == 0)
 		*out_fd = fd;
 	free(path);
-	return -err;
+	return clone && err != 0 ? -EOPNOTSUPP : -err;
 }
 
-int pub_slot_open(const char *dir, const struct pub_checkpoint *c, struct pub_slot *out,
+int pub_slot_open(const char *dir, const struct pub_checkpoint *c, bool clone, struct pub_slot *out,
 		  struct why *why)
 {
 	int ret = file_mkdirs(dir);
@@ -80,8 +86,40 @@ int pub_slot_open(const char *dir, const struct pub_checkpoint *c, struct pub_sl
 		return why_set(why, ENOMEM, "out of memory");
 	for (; ret == 0 && out->count < c->file_count; out->count++) {
 		out->fds[out->count] = -1;
-		ret = open_file(dir, &c->files[out->count], &out->fds[out->count], why);
+		ret = open_file(dir, &c->files[out->count], clone, &out->fds[out->count], why);
 	}
+	return ret;
+}
+
+static int fill_file(int fd, const struct pub_file *f, char *window, const volatile bool *stop,
+		     struct why *why)
+{
+	int ret = 0;
+
+	for (uint64_t at = 0; ret == 0 && at < f->size; at += WINDOW) {
+		size_t len = (size_t)MIN(f->size - at, (uint64_t)WINDOW);
+
+		if (*stop)
+			return why_set(why, EINTR, "interrupted; nothing was published");
+		ret = file_pread(f->fd, window, len, at);
+		if (ret == 0)
+			ret = file_pwrite(fd, window, len, at);
+	}
+	return ret < 0 ? why_set(why, -ret, "%s cannot be copied: %s", SHOWN(f->path),
+				 strerrordesc_np(-ret))
+		       : 0;
+}
+
+int pub_slot_fill(const struct pub_slot *s, const struct pub_checkpoint *c,
+		  const volatile bool *stop, struct why *why)
+{
+	char *window = malloc(WINDOW);
+	int ret = window != NULL ? 0 : why_set(why, ENOMEM, "out of memory");
+
+	for (size_t i = 0; ret == 0 && i < s->count; i++)
+		if (s->fds[i] >= 0)
+			ret = fill_file(s->fds[i], &c->files[i], window, stop, why);
+	free(window);
 	return ret;
 }
 

@@ -12,9 +12,13 @@ struct pub_slot {
 };
 
 /* Makes files of the right names and sizes in `dir`, without others.  Where the file system can
- * share blocks they have their contents at once.  -ENOSPC and others with a sentence. */
-int pub_slot_open(const char *dir, const struct pub_checkpoint *c, struct pub_slot *out,
+ * share blocks they have their contents at once; clone: only that, else -EOPNOTSUPP (without a
+ * sentence).  -ENOSPC and others with a sentence.  Release it in any case. */
+int pub_slot_open(const char *dir, const struct pub_checkpoint *c, bool clone, struct pub_slot *out,
 		  struct why *why) MUST_CHECK;
+/* Copies what is to be written. */
+int pub_slot_fill(const struct pub_slot *s, const struct pub_checkpoint *c,
+		  const volatile bool *stop, struct why *why) MUST_CHECK;
 void pub_slot_release(struct pub_slot *s);
 /* Removes the files. */
 void pub_slot_clear(const char *dir);

@@ -63,6 +63,7 @@ void pub_record_release(struct pub_record *r)
 {
 	json_decref(r->companions);
 	json_decref(r->keys);
+	json_decref(r->patches);
 	json_decref(r->orphans);
 	*r = (struct pub_record){0};
 }
@@ -97,6 +98,7 @@ static bool parse_record(const json_t *root, char publisher[33], struct pub_reco
 	out->slot = slot != NULL && (slot[0] == 'a' || slot[0] == 'b') ? slot[0] : 0;
 	out->companions = json_incref(json_object_get(root, "companions"));
 	out->keys = json_incref(json_object_get(root, "keys"));
+	out->patches = json_incref(json_object_get(root, "patches"));
 	out->orphans = json_incref(json_object_get(root, "orphans"));
 	return true;
 }
@@ -129,11 +131,11 @@ static int write_record(const struct pub_state *s, const char *name, const struc
 			struct why *why)
 {
 	char *path = path_join(s->dir, name), *text, slot[2] = {r->slot, '\0'};
-	json_t *root = json_pack("{ss, si, ss, sI, ss, ss, ss*, sO*, sO*, sO*}", "format", FORMAT,
-				 "version", VERSION, "publisher", s->publisher, "newest",
+	json_t *root = json_pack("{ss, si, ss, sI, ss, ss, ss*, sO*, sO*, sO*, sO*}", "format",
+				 FORMAT, "version", VERSION, "publisher", s->publisher, "newest",
 				 (json_int_t)r->version, "lineage", r->lineage, "state", r->state,
 				 "slot", r->slot != 0 ? slot : NULL, "companions", r->companions,
-				 "keys", r->keys, "orphans", r->orphans);
+				 "keys", r->keys, "orphans", r->orphans, "patches", r->patches);
 	int ret;
 
 	text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
@@ -178,9 +180,12 @@ static int make_dir(struct pub_state *s, const char *parent, const char *place, 
 	snprintf(name, sizeof(name), "%016" PRIx64, hash);
 	s->dir = path_join(parent != NULL ? parent : own, name);
 	free(own);
-	if (s->dir == NULL || (s->work = path_join(s->dir, "work")) == NULL)
+	if (s->dir == NULL || (s->work = path_join(s->dir, "work")) == NULL ||
+	    (s->patches = path_join(s->dir, "patches")) == NULL)
 		return out_of_memory(why);
 	ret = file_mkdirs(s->work);
+	if (ret == 0)
+		ret = file_mkdirs(s->patches);
 	if (ret < 0)
 		return cannot(why, -ret, s->dir, "made");
 	path = path_join(s->dir, "place");
@@ -274,6 +279,7 @@ void pub_state_close(struct pub_state *s)
 		close(s->lock_fd);
 	free(s->dir);
 	free(s->work);
+	free(s->patches);
 	free(s);
 }
 
@@ -289,16 +295,37 @@ char *pub_state_slot_path(const struct pub_state *s, char slot)
 	return path_join(s->dir, slot == 'a' ? "slot-a" : "slot-b");
 }
 
-void pub_state_clean(const struct pub_state *s)
+static bool is_named(const json_t *names, const char *name)
 {
-	DIR *dir = opendir(s->work);
+	const json_t *value;
+	size_t i;
+
+	json_array_foreach (names, i, value) {
+		const char *text = json_string_value(value);
+
+		if (text != NULL && strcmp(text, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void clean_dir(const char *path, const json_t *keep, const json_t *keep_too)
+{
+	DIR *dir = opendir(path);
 	struct dirent *e;
 
 	while (dir != NULL && (e = readdir(dir)) != NULL)
-		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+		    !is_named(keep, e->d_name) && !is_named(keep_too, e->d_name))
 			unlinkat(dirfd(dir), e->d_name, 0);
 	if (dir != NULL)
 		closedir(dir);
+}
+
+void pub_state_clean(const struct pub_state *s)
+{
+	clean_dir(s->work, NULL, NULL);
+	clean_dir(s->patches, s->now.patches, s->pending.patches);
 }
 
 /* ---- an attempt ---- */

@@ -11,6 +11,7 @@
  *				being uploaded for it; absent most of the time
  *	    slot-a/ slot-b/	copies of the checkpoint's weight files: one belongs to state.json,
  *				the other is written for the next version
+ *	    patches/		what has changed since a slot was written, a file a version
  *	    work/		files of the attempt
  *
  * The two .json are replaced as a whole and synced; copies are neither, and are only trusted by
@@ -27,13 +28,14 @@ struct pub_record {
 	char lineage[9], state[33];
 	uint64_t version;   /* 0: nothing was published yet */
 	char slot;	    /* 'a' or 'b': where its weights are; 0: nowhere */
+	json_t *patches;    /* array of files in patches/, oldest first, on top of it; NULL: none */
 	json_t *companions; /* {key: {"hash", "size", "time"}} of what is at the run's root */
 	json_t *keys;	    /* pending: array of the keys that are being uploaded */
 	json_t *orphans;    /* array of keys of attempts that came to nothing; NULL: none */
 };
 
 struct pub_state {
-	char *dir, *work;
+	char *dir, *work, *patches;
 	int lock_fd;
 	char publisher[33]; /* random, made with the directory */
 	struct pub_record now;
@@ -50,7 +52,7 @@ void pub_state_close(struct pub_state *s); /* NULL is fine */
 /* The slot that is free, and its directory (malloc'ed; NULL: out of memory). */
 char pub_state_free_slot(const struct pub_state *s);
 char *pub_state_slot_path(const struct pub_state *s, char slot);
-/* Removes what an attempt left in work/. */
+/* Removes what attempts left in work/, and patches that no record names. */
 void pub_state_clean(const struct pub_state *s);
 
 /* Writes pending.json from s->pending. */

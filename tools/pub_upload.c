@@ -322,6 +322,7 @@ static int begin(struct attempt *a, json_t *companions, struct why *why)
 	memcpy(r->state, a->in.state, sizeof(r->state));
 	r->version = a->in.version;
 	r->slot = a->slot;
+	r->patches = json_incref(a->patches);
 	r->companions = json_incref(companions);
 	r->orphans = json_incref(s->now.orphans);
 	r->keys = json_array();

@@ -99,6 +99,7 @@ static int wfp1x_delta(const struct pub_input *in, struct pub_objects *out, stru
 
 const struct pub_encoding pub_wfp1x = {
 	.name = "wfp1x",
+	.reads_old = true,
 	.help = "about seven bits; readers go through the version before for it",
 	.delta = wfp1x_delta,
 	.anchor = pub_anchor_plain,

@@ -88,6 +88,26 @@ def test_a_damaged_copy(publisher, bucket, states):
     publishing.check(bucket, dict(enumerate(states[:4], 1)))
 
 
+def test_damaged_patches(publisher, bucket):
+    """The last state is a copy and patches on it; they are trusted as little."""
+    states = models.states(32, 6, models.SMALL, density=0.003)
+    for state in states[:3]:
+        publisher.publish(state)
+    patches = sorted(next(publisher.state_dir.iterdir()).glob("patches/*"))
+    assert len(patches) == 2
+    blob = bytearray(patches[0].read_bytes())
+    blob[-300] ^= 1
+    patches[0].write_bytes(blob)
+    report = publisher.publish(states[3])
+    assert report["kind"] == "anchor" and "is damaged" in report["note"], report
+    assert publisher.publish(states[4])["kind"] == "delta"
+    for patch in next(publisher.state_dir.iterdir()).glob("patches/*"):
+        patch.write_bytes(patch.read_bytes()[:100])
+    report = publisher.publish(states[5])
+    assert report["kind"] == "anchor" and "cannot be used" in report["note"], report
+    publishing.check(bucket, dict(enumerate(states, 1)))
+
+
 def test_a_run_of_trl(publisher, bucket, states):
     """What another program wrote is not hidden without a word."""
     trl.Run(bucket, "v3").sync(states[0])
