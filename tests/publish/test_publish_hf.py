@@ -57,10 +57,11 @@ def test_the_real_parser(hub, uploads, scratch):
 def test_versions(hub, uploads, scratch, monkeypatch):
     """Deltas and companions; weights are given by the names of their files, the pointer is last;
     a mount follows."""
-    path = uploads.install(scratch)
-    publisher = publishing.Publisher(DEST, scratch / "state", env=environment(hub, path))
+    (scratch / "tmp").mkdir()
+    env = environment(hub, uploads.install(scratch), TMPDIR=str(scratch / "tmp"))
+    publisher = publishing.Publisher(DEST, scratch / "state", env=env)
     states = models.states(52, 3, models.SMALL)
-    for name, value in environment(hub, path).items():
+    for name, value in env.items():
         monkeypatch.setenv(name, value)
     publisher.publish(states[0])
     with mounted.Mount(DEST) as mount:
@@ -72,7 +73,7 @@ def test_versions(hub, uploads, scratch, monkeypatch):
     anchor = next(w for w in uploads.words if "/anchors/" in w[-1])
     assert anchor[-2].startswith(str(scratch)) and anchor[-2].endswith(".safetensors")
     assert "config.json" in objects(hub)
-    assert not [p for p in os.listdir("/tmp") if p.startswith("weightfs-upload-")]
+    assert not os.listdir(scratch / "tmp")
 
 
 def test_upkeep(hub, uploads, scratch):
