@@ -23,7 +23,8 @@ TORN_SECONDS ?= 600
 # What `make test` runs under the sanitizers, as arguments for pytest.
 SANITIZED ?= tests/mount tests/engines/test_guard.py tests/engines/test_materialize.py \
 	tests/engines/test_warm.py tests/engines/test_inotify.py tests/publish/test_reading.py \
-	tests/publish/test_upkeep.py tests/follow/test_follow.py tests/follow/test_failures.py \
+	tests/publish/test_upkeep.py tests/publish/test_publish.py tests/publish/test_publish_faults.py \
+	tests/follow/test_follow.py tests/follow/test_failures.py \
 	--ignore=tests/mount/test_huge.py
 # Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.
 PYTEST_ARGS ?=

@@ -166,9 +166,17 @@ def test_every_step_of_a_crash(bucket, scratch):
     publisher.publish(states[1], "--take-over")
 
 
-def test_two_publishers_race(bucket, scratch):
+@pytest.mark.parametrize("where", [directory, s3], ids=["directory", "s3"])
+def test_two_publishers_race(where, scratch):
     """Two states, one destination: at least one of each pair wins, and the run is no mixture."""
-    publishers = [publishing.Publisher(bucket, scratch / f"state{i}") for i in range(2)]
+    with where(scratch) as (dest, args, env, objects):
+        race(dest, args, env, objects, scratch)
+
+
+def race(dest, args, env, objects, scratch):
+    """Five pairs."""
+    publishers = [publishing.Publisher(dest, scratch / f"state{i}", args, env=env)
+                  for i in range(2)]
     states = models.states(66, 6, models.SMALL)
     paths = [publishing.write_checkpoint(scratch / f"c{i}", s) for i, s in enumerate(states)]
     publishers[0].publish(paths[0])
@@ -191,7 +199,7 @@ def test_two_publishers_race(bucket, scratch):
                 text = d.stderr.decode()
                 assert "was faster" in text and "--take-over" in text, text
         newest += won
-        have = publishing.read_run(bucket)
+        have = publishing.read_run(objects())
         assert max(have) == newest and len(have) == newest
 
 

@@ -100,6 +100,20 @@ def test_shards(scratch):
             (path / "model.safetensors.index.json").read_text())["weight_map"]
 
 
+def test_against_a_mount(scratch):
+    """What was published last is read from a mount of the run."""
+    bucket = scratch / "bucket"
+    publisher = publishing.Publisher(bucket, scratch / "state", ["--no-state"])
+    states = models.states(27, 4, models.SMALL, density=0.003)
+    publisher.publish(states[0])
+    with mounted.Mount(bucket) as mount:
+        for version, state in enumerate(states[1:], 2):
+            mount.wait_version(version - 1)
+            report = publisher.publish(state, "--against", mount.tree(version - 1))
+            assert report["kind"] == "delta", report
+    publishing.check(bucket, dict(enumerate(states, 1)))
+
+
 def test_large_dense_delta(scratch):
     """A tensor whose patch does not fit into a thread's memory."""
     bucket = scratch / "bucket"
