@@ -47,16 +47,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	REQUIRE(bytes != NULL);
 	if (size > 0)
 		memcpy(bytes, data, size);
-	for (int full = 0; full < 2; full++) {
+	for (int full = 0; full < 3; full++) { /* 2: as one of wfp1x */
 		struct patch_file *file = NULL;
 		struct why why = {0};
-		int ret = patch_file_open(bytes, size, full, &file, &why);
+		int ret = full < 2 ? patch_file_open(bytes, size, full, &file, &why)
+				   : patch_file_open_x(bytes, size, &file, &why);
 
 		if (ret < 0) {
 			REQUIRE(why.err == -ret && why.text[0] != '\0' && file == NULL);
 			continue;
 		}
-		use(file, full);
+		if (full < 2)
+			use(file, full);
+		else
+			REQUIRE(file->patches == NULL && patch_file_check(file, &why) == 0);
 		patch_file_free(file);
 	}
 	free(bytes);
