@@ -92,6 +92,13 @@ static int try(struct herald *h)
 	return err;
 }
 
+/* The version whose watchers are to be told when it is replaced. */
+static void remember(struct herald *h, const struct generation *g)
+{
+	__atomic_store_n(&h->front->stack->serving.announced, g != NULL ? g->state : NULL,
+			 __ATOMIC_RELEASE);
+}
+
 static void *herald_main(void *arg)
 {
 	struct herald *h = arg;
@@ -100,12 +107,14 @@ static void *herald_main(void *arg)
 
 	if (try(h) < 0)
 		goto out;
+	remember(h, current);
 	while (!is_stopped(h)) {
 		struct generation *now = history_current(h->history), *top;
 
 		if (now != current && now != NULL && now->state != NULL)
 			announce(h, current != NULL && current->state != NULL ? current : NULL,
 				 now);
+		remember(h, now);
 		generation_unref(current);
 		current = now;
 		top = history_newest(h->history);
@@ -118,6 +127,7 @@ static void *herald_main(void *arg)
 	}
 out:
 	__atomic_store_n(&h->front->herald, 0, __ATOMIC_RELAXED);
+	remember(h, NULL);
 	generation_unref(current);
 	return NULL;
 }

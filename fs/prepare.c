@@ -92,7 +92,8 @@ static bool detach_older(struct prepare *p, bool all)
 					       ? NULL
 					       : history_version(p->history, v[i].version);
 
-		if (g != NULL && g->state != NULL)
+		if (g != NULL && g->state != NULL &&
+		    g->state != __atomic_load_n(&p->serving->announced, __ATOMIC_ACQUIRE))
 			any |= detach_version(p, g);
 		generation_unref(g);
 	}

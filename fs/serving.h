@@ -30,6 +30,10 @@ struct serving_view {
 struct serving {
 	struct lock lock; /* LOCK_QUEUE; guards v */
 	struct serving_view v;
+	/* Atomic: the state that was current when the herald last looked, NULL: there is no herald.
+	 * Those who watch its files have not been told yet when it is replaced, so its nodes stay
+	 * as they are. */
+	const void *announced;
 };
 
 void serving_init(struct serving *s);
