@@ -101,14 +101,16 @@ static bool each_name(struct wholes *w, bool (*fn)(struct wholes *w, const char 
 	return found;
 }
 
-/* Opens a file and locks it so; -errno, -EWOULDBLOCK: somebody has it, -ENOENT: it was removed. */
+/* Opens a file and locks it so; -errno, -EWOULDBLOCK: somebody has it, -ENOENT: it was removed,
+ * -EBADMSG: it is no file. */
 static int open_locked(struct wholes *w, const char *name, int flags, int lock)
 {
-	int fd = openat(w->dir, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600), ret = 0;
+	/* Whatever lies there: a pipe must not make us wait. */
+	int fd = openat(w->dir, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600), ret = 0;
 	struct stat st;
 
 	if (fd < 0)
-		return -errno;
+		return errno == ELOOP || errno == EISDIR || errno == ENXIO ? -EBADMSG : -errno;
 	if (flock(fd, lock | LOCK_NB) < 0 || fstat(fd, &st) < 0)
 		ret = -errno;
 	else if (st.st_nlink == 0)
@@ -120,12 +122,24 @@ static int open_locked(struct wholes *w, const char *name, int flags, int lock)
 	return ret < 0 ? ret : fd;
 }
 
+/* Removes what has a name of ours but not what it says; a directory only when it is empty. */
+static int remove_bad(struct wholes *w, const char *name)
+{
+	if (unlinkat(w->dir, name, 0) == 0 || errno == ENOENT)
+		return 0;
+	if (errno == EISDIR && unlinkat(w->dir, name, AT_REMOVEDIR) == 0)
+		return 0;
+	return -errno;
+}
+
 /* Removes a file unless somebody uses it. */
 static bool remove_unused(struct wholes *w, const char *name)
 {
 	int fd = open_locked(w, name, O_RDONLY, LOCK_EX);
 	bool gone;
 
+	if (fd == -EBADMSG)
+		return remove_bad(w, name) == 0;
 	if (fd < 0)
 		return false;
 	gone = unlinkat(w->dir, name, 0) == 0;
@@ -140,6 +154,30 @@ static bool sweep_one(struct wholes *w, const char *name, void *ctx)
 	return false;
 }
 
+/* Makes the directory where it is missing. */
+static int open_directory(struct wholes *w)
+{
+	int ret = file_mkdirs(w->path), fd;
+
+	if (ret < 0)
+		return ret;
+	fd = open(w->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (w->dir >= 0)
+		close(w->dir);
+	w->dir = fd;
+	return faccessat(fd, ".", W_OK, AT_EACCESS) < 0 ? -errno : 0;
+}
+
+/* The cache directory may be deleted at any time. */
+static bool was_removed(const struct wholes *w)
+{
+	struct stat st;
+
+	return fstat(w->dir, &st) == 0 && st.st_nlink == 0;
+}
+
 int wholes_new(const struct wholes_config *config, struct wholes **out, struct why *why)
 {
 	struct wholes *w = calloc(1, sizeof(*w));
@@ -150,14 +188,10 @@ int wholes_new(const struct wholes_config *config, struct wholes **out, struct w
 		w->dir = -1;
 		w->path = path_join(config->parent, "whole");
 		w->chunk = aligned_alloc(4096, CHUNK);
-		ret = w->path != NULL && w->chunk != NULL ? file_mkdirs(w->path) : -ENOMEM;
+		ret = w->path != NULL && w->chunk != NULL ? 0 : -ENOMEM;
 	}
-	if (ret == 0) {
-		w->dir = open(w->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		ret = w->dir < 0				     ? -errno
-		      : faccessat(w->dir, ".", W_OK, AT_EACCESS) < 0 ? -errno
-								     : 0;
-	}
+	if (ret == 0)
+		ret = open_directory(w);
 	if (ret < 0) {
 		why_set(why, -ret, "%s/whole cannot be written: %s", config->parent,
 			strerrordesc_np(-ret));
@@ -355,9 +389,7 @@ static int write_file(struct wholes *w, const struct state *s, uint32_t file, in
 
 static void pause_a_little(void)
 {
-	const struct timespec ts = {0, WAIT_MS * 1000000};
-
-	nanosleep(&ts, NULL);
+	nanosleep(&(struct timespec){0, WAIT_MS * 1000000}, NULL);
 }
 
 /* The temp file, locked; waits while another process writes it.  -EEXIST: it is complete now. */
@@ -372,6 +404,15 @@ static int open_temp(struct wholes *w, const struct state *s, uint32_t file, con
 			(void)unlinkat(w->dir, temp, 0);
 			close(fd);
 			return -EEXIST;
+		}
+		if (fd == -EBADMSG) {
+			fd = remove_bad(w, temp);
+			if (fd == 0)
+				continue;
+		} else if (fd == -ENOENT && was_removed(w)) {
+			fd = open_directory(w);
+			if (fd == 0)
+				continue;
 		}
 		if (fd != -EWOULDBLOCK && fd != -ENOENT)
 			return fd;
@@ -410,8 +451,9 @@ static int get_found(struct wholes *w, const struct state *s, uint32_t file, int
 			pause_a_little(); /* being finished, or removed */
 		} else if (ret == -EBADMSG || ret == -ENODATA || ret == -EIO) {
 			log_warning("%s/%s is damaged: it is written anew", w->path, want.name);
-			if (unlinkat(w->dir, want.name, 0) < 0)
-				return -errno;
+			ret = remove_bad(w, want.name);
+			if (ret < 0)
+				return ret;
 		} else if (ret != -ENOENT) {
 			return ret;
 		}
@@ -443,6 +485,7 @@ int wholes_get(struct wholes *w, const struct state *s, uint32_t file, int *out_
 		why_set(why, -ret, "%s cannot be written out: %s", s->layout->files[file].name,
 			ret == -EBADMSG	    ? "the disk gives back other bytes than were written"
 			: ret == -ECANCELED ? "the mount is being taken down"
+			: ret == -ENOTEMPTY ? "a directory in the cache directory has its name"
 					    : strerrordesc_np(-ret));
 	return ret;
 }

@@ -357,3 +357,51 @@ def test_off(bucket):
         assert serving(m)["passthrough"] == {"on": False, "why": "--materialize never"}
         checks.assert_tree(m.at, oracle.Oracle(bucket).files(1))
         assert not (m.work / "cache" / "whole").exists()
+
+
+def lay(what, at):
+    """Puts a thing of that kind there."""
+    if what == "directory":
+        at.mkdir()
+    elif what == "pipe":
+        os.mkfifo(at)
+    elif what == "link":
+        at.symlink_to(at.parent.parent / "victim")
+    else:
+        at.write_bytes(bytes(100000))
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe", "link", "file"])
+@pytest.mark.parametrize("temp", [False, True])
+def test_others_things_under_our_names(bucket, scratch, what, temp):
+    """What lies there under a name of ours is not used, waited for, or written through."""
+    published(bucket)
+    with Mount(bucket, args=ALWAYS, work=scratch) as m:
+        is_whole(m, 1)
+        (name,) = wholes(m)
+    folder, victim = scratch / "cache" / "whole", scratch / "cache" / "victim"
+    victim.write_bytes(b"precious")
+    (folder / name).unlink()
+    lay(what, folder / (f"tmp.{name[:34]}" if temp else name))
+    with Mount(bucket, args=ALWAYS, work=scratch) as m:
+        is_whole(m, 1)
+        checks.assert_tree(m.at, oracle.Oracle(bucket).files(1))
+        assert os.listdir(folder) == [name]
+    assert victim.read_bytes() == b"precious"
+
+
+def test_cache_is_deleted(bucket):
+    """Safe at any time: what is open reads on, and the next version is written out again."""
+    run, states = published(bucket, 3)
+    want = oracle.Oracle(bucket)
+    with Mount(bucket, args=[*ALWAYS, "--warm"]) as m:
+        is_whole(m, 1)
+        with opened(m.at / FILE) as fd:
+            for number in (2, 3):
+                shutil.rmtree(m.work / "cache")
+                run.sync(states[number - 2])
+                m.wait_version(number)
+                is_whole(m, number)
+                checks.assert_tree(m.at, want.files(number))
+                assert_unasked(m, number, want.files(number))
+            assert reading.read_fd(fd) == want.files(1)[FILE]
