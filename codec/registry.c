@@ -20,8 +20,8 @@
 const struct format *const formats[] = {&format_wfp1, &format_packed, &format_trl, &format_full,
 					NULL};
 
-static const char *const encodings[] = {"safetensors", "packed", "wfp1",
-					"wfp1x",       "trl-v1", "trl-v3"};
+static const char *const encodings[] = {"safetensors", "packed", "wfp1", "wfp1x",
+					"trl-v1",      "trl-v3", "hfdir"};
 
 bool delta_encoding_known(const char *encoding)
 {

@@ -195,6 +195,12 @@ static int base_step(struct run *r, const struct step *step, struct layout **out
 	struct target target = {0};
 	int err;
 
+	if (step->number == 0 && step->anchor.present && step->anchor.count == 0) {
+		/* Version 0 of a run whose deltas begin there. */
+		*out_layout = r->base->layout;
+		*out = sources_start(r, r->base->layout, 0);
+		return *out != NULL ? 0 : why_set(why, ENOMEM, "out of memory");
+	}
 	if (anchor == NULL)
 		return why_set(why, EAGAIN, "the anchor changed in the meantime");
 	*why = (struct why){0};
@@ -444,7 +450,7 @@ int assemble_tree(struct run *r, struct state *state, uint64_t version, int64_t 
 	if (err == 0 && state != NULL)
 		err = put_weights(r, g->root, state, mtime_ns, like);
 	if (err == 0)
-		err = companions_put(r, g->root, &r->companions_made);
+		err = companions_put(r, state, g->root, &r->companions_made);
 	if (err < 0) {
 		generation_unref(g);
 		return err;

@@ -63,6 +63,48 @@ static bool is_companion(const struct run *r, const char *key)
 	return true;
 }
 
+/* The directory of a state's version, or where it has none of its own that of its anchor; NULL: the
+ * run has no such directories, or it is not known. */
+static const char *directory_of(const struct run *r, const struct state *state, size_t *out_len)
+{
+	const struct step *s;
+
+	if (r->base != NULL || r->lineage.own == NULL || state == NULL)
+		return NULL;
+	s = lineage_find(&r->lineage, state->version);
+	if (s == NULL || !s->anchor.present)
+		s = lineage_find(&r->lineage, state->anchor);
+	if (s == NULL || s->anchor.count == 0)
+		return NULL;
+	*out_len =
+		(size_t)(strrchr(s->anchor.v[0].object->key, '/') - s->anchor.v[0].object->key) + 1;
+	return s->anchor.v[0].object->key;
+}
+
+bool companions_known(const struct run *r, const struct state *state)
+{
+	size_t len;
+
+	return r->base != NULL || r->lineage.own == NULL || state == NULL ||
+	       directory_of(r, state, &len) != NULL;
+}
+
+/* The two passes over a listing: what is in the version's directory, then what lies beside all of
+ * them.  The name it is shown by, or NULL when this is not its pass. */
+enum pass { PASS_OWN, PASS_BESIDE, PASSES };
+
+static const char *shown_name(const struct run *r, const struct state *state, enum pass pass,
+			      const char *key)
+{
+	size_t len = 0;
+	const char *dir = directory_of(r, state, &len);
+
+	if (pass == PASS_BESIDE)
+		return r->base == NULL && r->lineage.own != NULL && directories_own(key) ? NULL
+											 : key;
+	return dir != NULL && strncmp(key, dir, len) == 0 ? key + len : NULL;
+}
+
 static const struct listing *listing_of(const struct run *r)
 {
 	return r->base != NULL ? &r->base->listing : &r->current->listing;
@@ -135,7 +177,8 @@ static int companion_node(struct run *r, const struct object *o, struct node **o
 }
 
 /* What is shown of it, borrowed: as listed, or as it was.  NULL: nothing; *out_err says why. */
-static struct node *shown_node(struct run *r, const struct object *o, int *out_err)
+static struct node *shown_node(struct run *r, const struct object *o, const char *name,
+			       int *out_err)
 {
 	struct node *node = NULL;
 
@@ -143,7 +186,7 @@ static struct node *shown_node(struct run *r, const struct object *o, int *out_e
 	if (*out_err == -EAGAIN)
 		r->unsettled = true;
 	if (*out_err < 0 && o->err == 0 && r->newest != NULL) {
-		node = node_walk(r->newest->root, o->key);
+		node = node_walk(r->newest->root, name);
 		if (node != NULL && node->kind != NODE_BLOB)
 			node = NULL;
 	}
@@ -156,54 +199,68 @@ static uint64_t sign(uint64_t sig, const char *key, const struct node *node)
 	return XXH3_64bits_withSeed(&node->ino, sizeof(node->ino), sig);
 }
 
-uint64_t companions_signature(struct run *r)
+uint64_t companions_signature(struct run *r, const struct state *state)
 {
 	const struct listing *l = listing_of(r);
 	uint64_t sig = 0;
 
-	for (size_t i = 0; i < l->count; i++) {
-		const struct object *o = &l->v[i];
-		const struct node *node;
-		int err;
+	for (enum pass pass = 0; pass < PASSES; pass++)
+		for (size_t i = 0; i < l->count; i++) {
+			const struct object *o = &l->v[i];
+			const char *name = shown_name(r, state, pass, o->key);
+			const struct node *node;
+			int err;
 
-		if (!is_companion(r, o->key))
-			continue;
-		node = shown_node(r, o, &err);
-		if (node != NULL)
-			sig = sign(sig, o->key, node);
-	}
+			if (name == NULL || !is_companion(r, name))
+				continue;
+			node = shown_node(r, o, name, &err);
+			if (node != NULL)
+				sig = sign(sig, name, node);
+		}
 	return sig;
 }
 
-int companions_put(struct run *r, struct node *root, uint64_t *out_sig)
+static int put_one(struct run *r, struct node *root, enum pass pass, const struct object *o,
+		   const char *name, uint64_t *out_sig)
+{
+	struct node *node;
+	int err;
+
+	node = shown_node(r, o, name, &err);
+	if (node == NULL) {
+		run_note(r,
+			 err == -EAGAIN ? "companion file %.200s is still being written"
+					: "companion file %.200s cannot be read and is left out",
+			 o->key);
+		return 0;
+	}
+	*out_sig = sign(*out_sig, name, node);
+	err = node_put(root, name, node);
+	/* What a version has of its own goes before what lies beside all of them. */
+	if (err == -EEXIST && pass == PASS_BESIDE && r->lineage.own != NULL)
+		return 0;
+	if (err == -EEXIST)
+		run_note(r, "companion file %.200s is hidden by a weight file of that name",
+			 o->key);
+	return err == -EEXIST ? 0 : err;
+}
+
+int companions_put(struct run *r, const struct state *state, struct node *root, uint64_t *out_sig)
 {
 	const struct listing *l = listing_of(r);
 
 	*out_sig = 0;
-	for (size_t i = 0; i < l->count; i++) {
-		const struct object *o = &l->v[i];
-		struct node *node;
-		int err;
+	for (enum pass pass = 0; pass < PASSES; pass++)
+		for (size_t i = 0; i < l->count; i++) {
+			const struct object *o = &l->v[i];
+			const char *name = shown_name(r, state, pass, o->key);
+			int err = 0;
 
-		if (!is_companion(r, o->key))
-			continue;
-		node = shown_node(r, o, &err);
-		if (node == NULL) {
-			run_note(r,
-				 err == -EAGAIN
-					 ? "companion file %.200s is still being written"
-					 : "companion file %.200s cannot be read and is left out",
-				 o->key);
-			continue;
+			if (name != NULL && is_companion(r, name))
+				err = put_one(r, root, pass, o, name, out_sig);
+			if (err < 0)
+				return err;
 		}
-		*out_sig = sign(*out_sig, o->key, node);
-		err = node_put(root, o->key, node);
-		if (err == -EEXIST)
-			run_note(r, "companion file %.200s is hidden by a weight file of that name",
-				 o->key);
-		else if (err < 0)
-			return err;
-	}
 	return 0;
 }
 

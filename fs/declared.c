@@ -132,6 +132,9 @@ bool spans_used(struct run *r, const struct plan *p, bool **out)
 
 static void cannot(struct run *r, const struct step *s, const struct exam *bad)
 {
+	/* A whole checkpoint is no step of a chain: the one to blame is found from above. */
+	if (bad == NULL && s->anchor.present)
+		return;
 	if (bad == NULL) {
 		obstacle(r, s->number, "version %llu has no delta to follow by",
 			 (unsigned long long)s->number);

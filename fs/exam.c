@@ -99,6 +99,9 @@ int listed_error(const struct object *o, struct why *why)
 	case LINEAGE_MISSING:
 		return why_set(why, LINEAGE_MISSING,
 			       "is named by " MANIFEST_KEY " and is not there");
+	case LINEAGE_UNINDEXED:
+		return why_set(why, LINEAGE_UNINDEXED,
+			       "is named by the index of its directory and is not there");
 	case EACCES:
 		return why_set(why, EACCES, "may not be read by this user (permission denied)");
 	case EISDIR:
@@ -167,7 +170,7 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 		opened_put(opened);
 		exam_fail(r, e, err);
 		/* What is named may not be listed yet, but not for long. */
-		if (err == -LINEAGE_MISSING &&
+		if ((err == -LINEAGE_MISSING || err == -LINEAGE_UNINDEXED) &&
 		    clock_mono_ns() - e->first_seen_ns >= r->config.hole_grace_ns)
 			e->state = EXAM_BROKEN;
 		return;

@@ -196,6 +196,7 @@ void lineage_release(struct lineage *l)
 	free(l->strays);
 	free(l->spans);
 	free(l->pieces);
+	manifest_free(l->own);
 	free(l->missing);
 	free(l->named);
 	*l = (struct lineage){0};
@@ -246,19 +247,35 @@ const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint
 	return NULL;
 }
 
+bool lineage_is_declared(const struct lineage *l)
+{
+	return l->manifest != NULL && l->manifest->origin == MANIFEST_READ;
+}
+
+const struct identity *lineage_origin(const struct lineage *l)
+{
+	const struct object *o;
+
+	if (l->step_count == 0)
+		return NULL;
+	if (l->own != NULL)
+		return &l->origin;
+	o = step_first(&l->steps[0]);
+	return o != NULL ? &o->id : NULL;
+}
+
 void lineage_label(const struct lineage *l, char out[9])
 {
 	static const char hex[] = "0123456789abcdef";
-	const struct object *o;
+	const struct identity *id = lineage_origin(l);
 
-	if (l->manifest != NULL)
+	if (lineage_is_declared(l))
 		memcpy(out, l->manifest->lineage, 9);
 	else
 		out[0] = '\0';
-	if (l->manifest != NULL || l->step_count == 0)
+	if (lineage_is_declared(l) || id == NULL)
 		return;
-	o = step_first(&l->steps[0]);
 	for (int i = 0; i < 8; i++)
-		out[i] = hex[o->id.bytes[i / 2] >> (i % 2 ? 0 : 4) & 15];
+		out[i] = hex[id->bytes[i / 2] >> (i % 2 ? 0 : 4) & 15];
 	out[8] = '\0';
 }

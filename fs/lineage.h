@@ -68,10 +68,12 @@ struct lineage {
 	size_t step_count;
 	struct stray *strays;
 	size_t stray_count;
-	/* Of a declared lineage: */
+	/* Of a declared lineage, or one of version directories: */
 	const struct manifest *manifest; /* borrowed; NULL: ordered by keys */
 	struct span *spans;		 /* ascending by base, then by version */
 	size_t span_count;
+	struct manifest *own;	/* owned: the manifest, where it was made for this lineage */
+	struct identity origin; /* with `own`: of the run's first object */
 	/* private */
 	struct piece *pieces;
 	struct object *missing; /* stand for objects that are named and not listed */
@@ -81,12 +83,21 @@ struct lineage {
 
 /* An object that weightfs.json names and the store does not list has this err. */
 #define LINEAGE_MISSING ENODATA
+/* The same of one that a directory's index names. */
+#define LINEAGE_UNINDEXED ENOMSG
 
 /* The listing is borrowed as long as the lineage lives. */
 int lineage_order(const struct listing *listing, bool ignore_times, struct lineage *out) MUST_CHECK;
 /* The same from a manifest, which is borrowed, too. */
 int lineage_declare(const struct listing *listing, const struct manifest *m,
 		    struct lineage *out) MUST_CHECK;
+/* The same from one that was made of version directories, and goes over to the lineage. */
+int lineage_found(const struct listing *listing, struct manifest *m, const struct identity *origin,
+		  struct lineage *out) MUST_CHECK;
+/* Is it weightfs.json that says what belongs to it? */
+bool lineage_is_declared(const struct lineage *l);
+/* Identity of the first object, which names the run; NULL: there is none. */
+const struct identity *lineage_origin(const struct lineage *l);
 /* What the manifest says of the object with this key: the entry it belongs to, and its size.
  * NULL: nothing, or there is no manifest. */
 struct named {

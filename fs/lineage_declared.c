@@ -43,7 +43,8 @@ static struct pieces add_pieces(struct lineage *l, const struct listing *listing
 			*missing = (struct object){.key = named->key,
 						   .size = named->size,
 						   .mtime_ns = e->time_ns,
-						   .err = LINEAGE_MISSING};
+						   .err = l->own != NULL ? LINEAGE_UNINDEXED
+									 : LINEAGE_MISSING};
 			o = missing;
 		}
 		l->pieces[l->piece_count++] = (struct piece){.object = o, .file = named->file};
@@ -96,10 +97,12 @@ static bool is_run_data(const char *key)
 	       strncmp(key, "leases/", strlen("leases/")) != 0;
 }
 
-int lineage_declare(const struct listing *listing, const struct manifest *m, struct lineage *out)
+/* *out has what is there to begin with, and is released on failure. */
+static int declare(const struct listing *listing, struct lineage *out)
 {
+	struct lineage l = *out;
+	const struct manifest *m = l.manifest;
 	size_t objects = count_objects(m);
-	struct lineage l = {.manifest = m};
 
 	l.steps = calloc(m->step_count + 1, sizeof(*l.steps));
 	l.spans = calloc(m->span_count + 1, sizeof(*l.spans));
@@ -110,6 +113,7 @@ int lineage_declare(const struct listing *listing, const struct manifest *m, str
 	if (l.steps == NULL || l.spans == NULL || l.strays == NULL || l.pieces == NULL ||
 	    l.missing == NULL || l.named == NULL) {
 		lineage_release(&l);
+		*out = l;
 		return -ENOMEM;
 	}
 	for (size_t i = 0; i < m->step_count; i++)
@@ -121,10 +125,23 @@ int lineage_declare(const struct listing *listing, const struct manifest *m, str
 			.pieces = add_pieces(&l, listing, &m->spans[i]),
 		};
 	qsort(l.named, l.named_count, sizeof(*l.named), compare_named);
-	for (size_t i = 0; i < listing->count; i++)
+	for (size_t i = 0; i < listing->count && l.own == NULL; i++)
 		if (is_run_data(listing->v[i].key) && lineage_named(&l, listing->v[i].key) == NULL)
 			l.strays[l.stray_count++] =
 				(struct stray){.kind = STRAY_UNNAMED, .object = &listing->v[i]};
 	*out = l;
 	return 0;
+}
+
+int lineage_declare(const struct listing *listing, const struct manifest *m, struct lineage *out)
+{
+	*out = (struct lineage){.manifest = m};
+	return declare(listing, out);
+}
+
+int lineage_found(const struct listing *listing, struct manifest *m, const struct identity *origin,
+		  struct lineage *out)
+{
+	*out = (struct lineage){.manifest = m, .own = m, .origin = *origin};
+	return declare(listing, out);
 }

@@ -65,7 +65,14 @@ struct manifest_entry {
 	size_t object_count;
 };
 
+enum manifest_origin {
+	MANIFEST_READ,	  /* from weightfs.json */
+	MANIFEST_FOUND,	  /* made of version directories (fs/directories.h): no states are known */
+	MANIFEST_POINTED, /* the same, as far as `latest` says */
+};
+
 struct manifest {
+	enum manifest_origin origin;
 	char lineage[9];
 	struct {
 		char id[33];	/* "" when there is no publisher */

@@ -340,8 +340,9 @@ bool plan_is_shown(const struct run *r, const struct plan *p)
 void plan_remember(struct run *r, const struct plan *p)
 {
 	const struct manifest *m = r->lineage.manifest;
-	const uint8_t *state =
-		m != NULL ? manifest_state(m, r->lineage.steps[p->last].number) : NULL;
+	const uint8_t *state = lineage_is_declared(&r->lineage)
+				       ? manifest_state(m, r->lineage.steps[p->last].number)
+				       : NULL;
 
 	memset(r->shown_state, 0, sizeof(r->shown_state));
 	if (state != NULL)

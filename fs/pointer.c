@@ -113,7 +113,8 @@ bool pointer_rewound(const struct run *r)
 {
 	const struct manifest *m = r->lineage.manifest;
 
-	return m != NULL && r->newest != NULL && m->newest < r->newest->version;
+	return m != NULL && m->origin != MANIFEST_FOUND && r->newest != NULL &&
+	       m->newest < r->newest->version;
 }
 
 /* ---- what is said of an object ---- */
@@ -121,7 +122,9 @@ bool pointer_rewound(const struct run *r)
 /* The state that the entry applies to, or NULL. */
 static const uint8_t *base_state(const struct run *r, const struct manifest_entry *e)
 {
-	return e->kind == MANIFEST_ANCHOR ? NULL : manifest_state(r->lineage.manifest, e->base);
+	return e->kind == MANIFEST_ANCHOR || !lineage_is_declared(&r->lineage)
+		       ? NULL
+		       : manifest_state(r->lineage.manifest, e->base);
 }
 
 struct identity declared_identity(const struct run *r, const struct named *named)

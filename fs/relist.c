@@ -34,22 +34,38 @@ static bool have_common(const struct lineage *a, const struct lineage *b)
  * on. */
 static void update_label(struct run *r, const struct lineage *now)
 {
-	const struct object *first;
+	const struct identity *first = lineage_origin(now);
 	bool pruned;
 
-	if (now->manifest != NULL)
+	if (lineage_is_declared(now))
 		lineage_label(now, r->label);
-	if (now->manifest != NULL || now->step_count == 0)
+	if (lineage_is_declared(now) || first == NULL)
 		return;
-	first = step_first(&now->steps[0]);
 	pruned = r->label[0] != '\0' && now->steps[0].number > 1 && have_common(&r->lineage, now);
-	if (!pruned && (r->label[0] == '\0' || !identity_equal(&first->id, &r->first_id)))
+	if (!pruned && (r->label[0] == '\0' || !identity_equal(first, &r->first_id)))
 		lineage_label(now, r->label);
-	r->first_id = first->id;
+	r->first_id = *first;
 }
 
-/* What the listing says, by weightfs.json or by names and times.  With a pointer that was never
- * good nothing is known. */
+/* Version directories, where there is nothing else. */
+static int order_directories(struct run *r, const struct listing *listing, struct lineage *out)
+{
+	struct manifest *m = NULL;
+	struct identity first;
+	int err;
+
+	if (out->step_count > 0 || out->stray_count > 0)
+		return 0;
+	err = directories_find(&r->directories, r->config.store, listing, r->base != NULL,
+			       r->base != NULL ? r->base->mtime_ns : 0, &m, &first);
+	if (err < 0 || m == NULL)
+		return err;
+	lineage_release(out);
+	return lineage_found(listing, m, &first, out);
+}
+
+/* What the listing says, by weightfs.json, by names and times, or by version directories.  With a
+ * pointer that was never good nothing is known. */
 static int order(struct run *r, const struct listing *listing, struct lineage *out,
 		 struct manifest **out_old, struct why *why)
 {
@@ -62,6 +78,8 @@ static int order(struct run *r, const struct listing *listing, struct lineage *o
 		err = lineage_declare(listing, r->pointer.manifest, out);
 	else if (!r->pointer.blocked)
 		err = lineage_order(listing, r->config.ignore_times, out);
+	if (err == 0 && r->pointer.manifest == NULL && !r->pointer.blocked)
+		err = order_directories(r, listing, out);
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }
 

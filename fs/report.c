@@ -165,17 +165,19 @@ static bool fill(struct run *r, struct version_info *v, const struct pieces *p, 
 	*v = (struct version_info){
 		.number = number,
 		.state = VERSION_OK,
-		.kind = first == NULL				  ? VERSION_EMPTY
-			: strncmp(first->key, "anchors/", 8) == 0 ? VERSION_ANCHOR
-								  : VERSION_DELTA,
+		.kind = first == NULL						? VERSION_EMPTY
+			: p->entry != NULL && p->entry->kind == MANIFEST_ANCHOR ? VERSION_ANCHOR
+			: strncmp(first->key, "anchors/", 8) == 0		? VERSION_ANCHOR
+										: VERSION_DELTA,
 		.mtime_ns = first != NULL ? first->mtime_ns : p->entry->time_ns,
 	};
 	v->key = shown(first != NULL ? first->key : "");
 	memcpy(v->lineage, r->label, sizeof(v->lineage));
 	if (p->entry != NULL) {
 		memcpy(v->encoding, p->entry->encoding, sizeof(v->encoding));
-		memcpy(v->state_hash, p->entry->state, sizeof(v->state_hash));
-		v->has_state = true;
+		v->has_state = lineage_is_declared(&r->lineage);
+		if (v->has_state)
+			memcpy(v->state_hash, p->entry->state, sizeof(v->state_hash));
 	}
 	for (size_t i = 0; i < p->count && v->key != NULL; i++)
 		if (!fill_object(r, v, p->v[i].object))
@@ -296,7 +298,11 @@ static bool fill_pointer(struct run *r, struct run_report *p)
 
 	if (r->pointer.why.err != 0 && !add_problem(p, MANIFEST_KEY, r->pointer.why.text))
 		return false;
-	if (m == NULL)
+	for (size_t i = 0; l->own != NULL && i < r->directories.problem_count; i++)
+		if (!add_problem(p, r->directories.problems[i].object,
+				 r->directories.problems[i].text))
+			return false;
+	if (m == NULL || l->own != NULL)
 		return true;
 	memcpy(p->pointer.lineage, m->lineage, sizeof(p->pointer.lineage));
 	memcpy(p->pointer.publisher, m->publisher.id, sizeof(p->pointer.publisher));
@@ -351,6 +357,23 @@ static bool note_unnamed(struct run *r, struct run_report *p)
 	return true;
 }
 
+/* Version directories that are being written. */
+static bool note_unfinished(const struct run *r, struct run_report *p)
+{
+	const struct directories *d = &r->directories;
+
+	if (r->lineage.own == NULL || d->unfinished == 0)
+		return true;
+	if (asprintf(&p->notes[p->note_count],
+		     "%zu director%s not finished: %s has weights and no " LAYOUT_INDEX_NAME
+		     " yet, which is written last",
+		     d->unfinished, d->unfinished == 1 ? "y is" : "ies are",
+		     SHOWN(d->unfinished_name)) < 0)
+		return false;
+	p->note_count++;
+	return true;
+}
+
 static bool fill_notes(struct run *r, struct run_report *p)
 {
 	const char *text = buf_str(&r->notes);
@@ -358,7 +381,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 
 	for (size_t i = 0; i < r->lineage.stray_count; i++)
 		superseded += r->lineage.strays[i].kind == STRAY_SUPERSEDED;
-	p->notes = calloc(r->notes.len + 4, sizeof(char *));
+	p->notes = calloc(r->notes.len + 5, sizeof(char *));
 	if (p->notes == NULL)
 		return false;
 	while (*text != '\0') {
@@ -383,7 +406,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 			return false;
 		p->note_count++;
 	}
-	return note_unnamed(r, p);
+	return note_unnamed(r, p) && note_unfinished(r, p);
 }
 
 static bool had_problem(const struct run_report *p, const char *object, const char *text)
@@ -449,7 +472,8 @@ void report_publish(struct run *r)
 	p->refs = 1;
 	p->scanned_real_ns = clock_real_ns();
 	p->versions = calloc(room, sizeof(*p->versions));
-	p->problems = calloc(room + r->lineage.span_count + 2, sizeof(*p->problems));
+	p->problems = calloc(room + r->lineage.span_count + r->directories.problem_count + 2,
+			     sizeof(*p->problems));
 	ok = p->versions != NULL && p->problems != NULL && fill_report(r, p);
 	if (ok && r->store_error != NULL) {
 		p->store_error = strdup(r->store_error);

@@ -81,6 +81,7 @@ void run_free(struct run *r)
 		return;
 	opened_drop(r);
 	lineage_release(&r->lineage);
+	directories_release(&r->directories);
 	manifest_free(r->pointer.manifest);
 	folds_release(r, false);
 	if (r->exams != NULL)
@@ -136,6 +137,8 @@ static const char *plan_format(struct run *r, const struct plan *p)
 	/* What a span stands for was not looked into. */
 	if (last->delta.entry != NULL && p->last > p->base)
 		return last->delta.entry->encoding;
+	if (r->lineage.own != NULL)
+		return last->anchor.entry->encoding;
 	for (size_t i = 0; (o = plan_objects(r, p, p->last, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
 
@@ -256,7 +259,8 @@ static int follow_companions(struct run *r)
 	struct generation *g;
 	int err;
 
-	if (companions_signature(r) == r->companions_sig)
+	if (!companions_known(r, r->newest->state) ||
+	    companions_signature(r, r->newest->state) == r->companions_sig)
 		return 0;
 	notes_begin(r, r->newest->state);
 	err = assemble_tree(r, r->newest->state, r->newest->version, r->newest->mtime_ns,
@@ -312,8 +316,8 @@ static bool is_same_state(struct run *r, const struct plan *p)
 	uint64_t present, size;
 	const uint8_t *state;
 
-	if (m == NULL || g == NULL || g->state == NULL || strcmp(g->lineage, r->label) != 0 ||
-	    g->version != r->lineage.steps[p->last].number)
+	if (!lineage_is_declared(&r->lineage) || g == NULL || g->state == NULL ||
+	    strcmp(g->lineage, r->label) != 0 || g->version != r->lineage.steps[p->last].number)
 		return false;
 	state = manifest_state(m, g->version);
 	if (state == NULL || memcmp(state, r->shown_state, sizeof(r->shown_state)) != 0)
@@ -475,7 +479,7 @@ int run_scan(struct run *r, struct why *why)
 	r->store_error = err < 0 ? strdup(local.text) : NULL;
 	r->round++;
 	if (err == 0) {
-		r->unsettled = r->pointer.again;
+		r->unsettled = r->pointer.again || (r->lineage.own != NULL && r->directories.again);
 		err = advance(r);
 		if (err == 0 && r->newest == NULL)
 			err = publish_start(r);

@@ -12,6 +12,7 @@
 #include "cache/lock.h"
 #include "cache/table.h"
 #include "codec/format.h"
+#include "fs/directories.h"
 #include "fs/lineage.h"
 #include "fs/run.h"
 
@@ -130,9 +131,10 @@ struct pointer {		   /* weightfs.json as it was read last */
 
 struct run {
 	struct run_config config;
-	struct base *base;	     /* NULL without --base */
-	struct listing_ref *current; /* what `lineage` borrows from */
-	struct pointer pointer;	     /* so does it from its manifest */
+	struct base *base;		/* NULL without --base */
+	struct listing_ref *current;	/* what `lineage` borrows from */
+	struct pointer pointer;		/* so does it from its manifest */
+	struct directories directories; /* what is known of them, where the run consists of such */
 	struct lineage lineage;
 	char label[9];
 	struct identity first_id; /* of the lineage's first object, for the label */
@@ -337,9 +339,13 @@ struct target target_make(struct layout *layout, const struct sources *now);
 
 /* companions.c */
 /* Of what would be shown now. */
-uint64_t companions_signature(struct run *r);
-/* Puts them all into a tree being made; *out_sig: the signature of what was put. */
-int companions_put(struct run *r, struct node *root, uint64_t *out_sig) MUST_CHECK;
+uint64_t companions_signature(struct run *r, const struct state *state);
+/* Puts them all into the tree of a state (NULL: of none) being made; *out_sig: the signature of
+ * what was put. */
+int companions_put(struct run *r, const struct state *state, struct node *root,
+		   uint64_t *out_sig) MUST_CHECK;
+/* Is it known which companions go with it?  Not once its own directory is gone. */
+bool companions_known(const struct run *r, const struct state *state);
 void companions_sweep(struct run *r, bool all); /* drops those no longer listed (or all) */
 
 /* report.c */

@@ -1,0 +1,154 @@
+"""Runs made of version directories: plain checkpoints per step, every byte of every version."""
+
+import json
+import shutil
+
+import pytest
+
+from lib import checks, models, mounted, publishing, reading
+from lib import safetensors_py as st
+from lib.mounted import Mount
+
+MODEL = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+HIDDEN = (".bin", ".pt", ".gguf", ".h5", ".msgpack", ".onnx")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(scratch, monkeypatch):
+    """Tools keep patches in a cache directory, too: one of this test's own."""
+    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
+
+
+def shown(folder, *beside):
+    """The files that a version shows of its directory, and of what lies beside all of them."""
+    out = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*")
+           if p.is_file() and not p.name.startswith(".") and p.suffix not in HIDDEN}
+    out.pop("extra.safetensors", None)
+    for path in beside:
+        out.setdefault(path.name, path.read_bytes())
+    return out
+
+
+def same(top, want):
+    """A version's tree; an index may be written in other words."""
+    want = dict(want)
+    index = want.pop(INDEX, None)
+    have = reading.tree(top)
+    if index:
+        with open(have[INDEX], encoding="utf-8") as f:
+            assert json.load(f)["weight_map"] == json.loads(index)["weight_map"]
+        want[INDEX] = reading.read_file(have[INDEX])
+    checks.assert_tree(top, want)
+
+
+def checkpoint(bucket, name, state, shards=1, move=True):
+    """One directory; with `move` it appears at once, as writers that rename do it."""
+    at = bucket.parent / f"making-{name}" if move else bucket / name
+    publishing.write_checkpoint(at, state, shards)
+    (at / "config.json").write_text(json.dumps({"model_type": "tiny", "of": name}))
+    if move:
+        at.rename(bucket / name)
+    return bucket / name
+
+
+@pytest.mark.parametrize("name, shards", [("checkpoint-{}", 1), ("global_step_{}", 2),
+                                          ("step-{:06d}", 1)])
+def test_checkpoints(name, shards, bucket):
+    """Each directory is a version with its own companions; a later one comes in while mounted."""
+    (bucket / "README.md").write_text("about the run\n")
+    numbers = [9, 10, 100, 200]
+    states = models.states(51, 4, models.SMALL)
+    for number, state in zip(numbers[:3], states):
+        checkpoint(bucket, name.format(number), state, shards)
+    with Mount(bucket) as m:
+        m.wait_version(100)
+        assert m.status()["format"] == "hfdir"
+        checkpoint(bucket, name.format(200), states[3], shards)
+        m.wait_version(200)
+        mounted.wait_until(lambda: m.versions() == numbers, "not all versions are there")
+        for number in numbers:
+            same(m.tree(number), shown(bucket / name.format(number), bucket / "README.md"))
+        assert json.loads((m.at / "config.json").read_text())["of"] == name.format(200)
+        assert m.status()["problems"] == []
+        # The first goes away, as trainers that keep a few do it: the others stay as they are.
+        before = (m.at / MODEL).stat().st_ino if shards == 1 else 0
+        shutil.rmtree(bucket / name.format(9))
+        m.control("refresh")
+        assert m.version() == 200
+        if shards == 1:
+            assert (m.at / MODEL).stat().st_ino == before
+    report = json.loads(mounted.run("verify", "--json", "-q", bucket).stdout)
+    assert report["ok"] and report["whole"] == report["versions"] == 3
+
+
+def test_unfinished(bucket):
+    """Shards without an index, an index without a shard, a lone file cut short: the version before
+    stays, and status says what is missing."""
+    states = models.states(52, 4, models.SMALL)
+    checkpoint(bucket, "checkpoint-1", states[0])
+    two = checkpoint(bucket, "checkpoint-2", states[1], 2)
+    index = (two / INDEX).read_bytes()
+    (two / INDEX).unlink()
+    with Mount(bucket, hole_grace=0) as m:
+        m.wait_version(1)
+        mounted.wait_until(lambda: any("checkpoint-2/ has weights and no" in n
+                                       for n in m.status()["notes"]), lambda: m.status())
+        shard = (two / "model-00002-of-00002.safetensors")
+        body = shard.read_bytes()
+        shard.unlink()
+        (two / INDEX).write_bytes(index)
+        assert shard.name + ": is named by the index" in m.wait_problem(
+            "checkpoint-2/model-00001-of-00002.safetensors")
+        assert m.version() == 1
+        shard.write_bytes(body)
+        m.wait_version(2)
+        three = bucket / "checkpoint-3"
+        three.mkdir()
+        (three / MODEL).write_bytes((bucket / "checkpoint-1" / MODEL).read_bytes()[:-10])
+        m.wait_problem("checkpoint-3/" + MODEL)
+        assert m.version() == 2
+        checkpoint(bucket, "checkpoint-4", states[3])
+        m.wait_version(4)
+        same(m.at, {**shown(bucket / "checkpoint-4")})
+
+
+@pytest.mark.parametrize("index, sentence", [
+    ("{", "not JSON"),
+    ("[]", "no weight_map"),
+    ('{"weight_map": {"a": "../x.safetensors"}}', "plain name"),
+    ('{"weight_map": {"a": "/etc/x.safetensors"}}', "plain name"),
+    ('{"weight_map": {"a": 3}}', "plain name"),
+    ('{"weight_map": {"a": "config.json"}}', "plain name"),
+    ('{"weight_map": {}}', "names no file"),
+    ('{"metadata": {"delta_encoding": "arc"}, "weight_map": {}}', "delta_encoding"),
+])
+def test_bad_index(index, sentence, bucket):
+    """What an index may not say."""
+    state = models.states(53, 1, models.TINY)[0]
+    checkpoint(bucket, "step_1", state)
+    bad = checkpoint(bucket, "step_2", state)
+    (bad / INDEX).write_text(index)
+    with Mount(bucket) as m:
+        m.wait_version(1)
+        assert sentence in m.wait_problem("step_2/" + INDEX)
+        assert m.version() == 1
+
+
+def test_what_is_no_version(bucket):
+    """Directories of optimizer states, logs and other words; steps of TRL go before all of this."""
+    states = models.states(54, 2, models.TINY)
+    checkpoint(bucket, "checkpoint-5", states[0])
+    (bucket / "checkpoint-5" / "optimizer.pt").write_bytes(b"state")
+    (bucket / "step_900").mkdir()
+    (bucket / "step_900" / "log.txt").write_text("loss\n")
+    (bucket / "tmp-checkpoint-6").mkdir()
+    (bucket / "tmp-checkpoint-6" / MODEL).write_bytes(b"not yet")
+    with Mount(bucket) as m:
+        m.wait_version(5)
+        assert (m.dot / "bucket" / "checkpoint-5" / "optimizer.pt").read_bytes() == b"state"
+        assert not (m.at / "optimizer.pt").exists()
+        (bucket / "anchors").mkdir()
+        (bucket / "anchors" / "step_1.safetensors").write_bytes(st.dump(states[1]))
+        m.wait_version(1)
+        assert st.load_file(m.at / MODEL)[0].keys() == states[1].keys()
