@@ -20,6 +20,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ struct prepare {
 	uint64_t warmed;	    /* the number of a version's first file */
 	uint64_t settling;	    /* the newest version, and since when it is that */
 	int64_t settling_since;
+	char unwritten[200]; /* why the version under way was not written out, or "" */
 };
 
 static bool is_stopped(void *ctx)
@@ -148,6 +150,7 @@ static void write_version(struct prepare *p, const struct generation *g)
 	int ret;
 
 	p->written = g->root->ino;
+	p->unwritten[0] = '\0';
 	serving_preparing(p->serving, false, "writing version %llu out", (ull)g->version);
 	do
 		ret = wholes_room(p->wholes, g->state, &why);
@@ -169,6 +172,7 @@ static void write_version(struct prepare *p, const struct generation *g)
 		serving_preparing(p->serving, true, "version %llu is not written out: %s",
 				  (ull)g->version, why.text);
 		log_warning("version %llu is not written out: %s", (ull)g->version, why.text);
+		snprintf(p->unwritten, sizeof(p->unwritten), "; not written out: %.150s", why.text);
 	}
 }
 
@@ -195,10 +199,10 @@ static void warm(struct prepare *p, const struct generation *g)
 	p->warmed = first != NULL ? first->ino : 0;
 	serving_warmed(p->serving, result.done);
 	if (result.total > 0)
-		serving_preparing(p->serving, true, "version %llu: %llu of %llu MiB warmed%s%s",
+		serving_preparing(p->serving, true, "version %llu: %llu of %llu MiB warmed%s%s%s",
 				  (ull)g->version, (ull)(result.done >> 20),
 				  (ull)(result.total >> 20), result.why != NULL ? ": " : "",
-				  result.why != NULL ? result.why : "");
+				  result.why != NULL ? result.why : "", p->unwritten);
 	if (result.why != NULL && !is_stopped(p))
 		log_warning("version %llu: %llu of %llu MiB warmed: %s", (ull)g->version,
 			    (ull)(result.done >> 20), (ull)(result.total >> 20), result.why);

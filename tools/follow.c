@@ -468,10 +468,27 @@ static void note_update(const struct follow *f, struct rhythm *t, uint64_t versi
 	t->check_at = clock_mono_ns() + f->set.check_ns;
 }
 
+/* Versions whose numbers a run that has begun again has used up anew: none has those now. */
+static void look_for_renewed(struct follow *f)
+{
+	for (size_t i = 0; i < f->mount.lease_count; i++) {
+		uint64_t version = f->mount.leases[i].version;
+
+		if (!follow_mount_renewed(&f->mount, i))
+			continue;
+		cli_error("version %" PRIu64 " is another run's now", version);
+		f->hook_done &= f->hook_version != version;
+		f->warmed &= f->warm_version != version;
+		for (size_t j = 0; j < f->count; j++)
+			follow_forget(&f->replicas[j], version);
+	}
+}
+
 /* EXIT_CODE_OK, or a failure that has been said. */
 static int loop(struct follow *f)
 {
 	struct rhythm t = {0};
+	uint64_t seen = 0;
 
 	while (!follow_stopping(f)) {
 		int64_t until = INT64_MAX, now = clock_mono_ns();
@@ -482,6 +499,10 @@ static int loop(struct follow *f)
 		if (ret < 0)
 			return cli_error("%s: the mount has gone: %s", SHOWN(f->mount.path),
 					 errno_text(ret));
+		look_for_renewed(f);
+		if (any && newest != seen)
+			follow_mount_repin(&f->mount);
+		seen = newest;
 		if (any && is_due(f, newest)) {
 			until = t.not_before;
 			if (t.any && t.last == newest)
@@ -503,6 +524,7 @@ static int loop(struct follow *f)
 				/* Told to end: the loop sees it. */
 				if (t.check_at != 0)
 					(void)!follow_check(f);
+				follow_mount_repin(&f->mount);
 				t.check_at = clock_mono_ns() + f->set.check_ns;
 				continue;
 			}

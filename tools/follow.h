@@ -98,6 +98,8 @@ struct follow_update {
 bool follow_wants(const struct follow *f, uint64_t version);
 /* Brings it to the replicas that want it.  Blocks.  -errno: not even begun (memory). */
 int follow_bring(struct follow *f, struct follow_update *u, struct why *why) MUST_CHECK;
+/* A version is not what the replica has under its number any more. */
+void follow_forget(struct follow_replica *r, uint64_t version);
 /* Before the end: lets traffic in again where whole weights are held back. */
 int follow_let_go(struct follow *f, struct why *why) MUST_CHECK;
 /* Counts the signals that have come; true: told to end. */

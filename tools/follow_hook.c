@@ -107,17 +107,23 @@ static bool is_readable(int fd)
 	return fd >= 0 && poll(&p, 1, 0) > 0;
 }
 
+/* Has it ended?  It stays there, and so does its group, until it is reaped. */
+static bool has_ended(pid_t pid)
+{
+	siginfo_t info = {.si_pid = 0};
+
+	if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0)
+		return errno != EINTR;
+	return info.si_pid == pid;
+}
+
 /* 0 with its status, -ECANCELED, -ETIMEDOUT. */
 static int await(const struct follow_hook *hook, pid_t pid, int *status)
 {
 	int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0), stop_fd = hook->stop_fd, ret = 0;
 	int64_t until = clock_mono_ns() + hook->timeout_ns;
 
-	for (;;) {
-		pid_t n = waitpid(pid, status, WNOHANG);
-
-		if (n == pid || (n < 0 && errno != EINTR))
-			break;
+	while (!has_ended(pid)) {
 		if (is_readable(stop_fd) || clock_mono_ns() >= until) {
 			kill(-pid, ret == 0 ? SIGTERM : SIGKILL);
 			if (ret == 0)
@@ -127,6 +133,11 @@ static int await(const struct follow_hook *hook, pid_t pid, int *status)
 		}
 		doze(pid_fd, stop_fd, until);
 	}
+	/* The shell went, but not what it had started and what does not heed SIGTERM. */
+	if (ret < 0)
+		kill(-pid, SIGKILL);
+	while (waitpid(pid, status, 0) < 0 && errno == EINTR)
+		;
 	if (pid_fd >= 0)
 		close(pid_fd);
 	return ret;

@@ -25,6 +25,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PIECE = 4 << 20, REPLY_MAX = 4096 };
@@ -37,6 +38,13 @@ static bool is_utf8(const char *text)
 
 	json_decref(j);
 	return ok;
+}
+
+static void lease_end(struct follow_lease *l)
+{
+	if (l->fd >= 0)
+		close(l->fd);
+	free(l->name);
 }
 
 int follow_mount_open(const char *mountpoint, struct follow_mount *out, struct why *why)
@@ -67,8 +75,7 @@ int follow_mount_open(const char *mountpoint, struct follow_mount *out, struct w
 void follow_mount_close(struct follow_mount *m)
 {
 	for (size_t i = 0; i < m->lease_count; i++)
-		if (m->leases[i].fd >= 0)
-			close(m->leases[i].fd);
+		lease_end(&m->leases[i]);
 	free(m->leases);
 	free(m->path);
 	if (m->newest_fd >= 0)
@@ -134,8 +141,8 @@ static DIR *open_tree(struct follow_mount *m, uint64_t version)
 	return dir;
 }
 
-/* A descriptor of one of its weight files, or -1. */
-static int open_weights(struct follow_mount *m, uint64_t version)
+/* Opens one of its weight files. */
+static int open_weights(struct follow_mount *m, uint64_t version, struct follow_lease *out)
 {
 	DIR *dir = open_tree(m, version);
 	struct dirent *entry;
@@ -146,10 +153,17 @@ static int open_weights(struct follow_mount *m, uint64_t version)
 
 		if (len > 12 && strcmp(entry->d_name + len - 12, ".safetensors") == 0)
 			fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_CLOEXEC);
+		if (fd >= 0 &&
+		    asprintf(&out->name, "versions/%" PRIu64 "/%s", version, entry->d_name) < 0) {
+			out->name = NULL;
+			close(fd);
+			break;
+		}
 	}
 	if (dir != NULL)
 		closedir(dir);
-	return fd;
+	out->fd = out->name != NULL ? fd : -1;
+	return out->fd < 0 ? -ENOENT : 0;
 }
 
 int follow_mount_lease(struct follow_mount *m, uint64_t version, bool adopt, struct why *why)
@@ -170,12 +184,45 @@ int follow_mount_lease(struct follow_mount *m, uint64_t version, bool adopt, str
 	ret = command(m, text, why);
 	if (ret < 0)
 		return ret;
-	lease.fd = open_weights(m, version);
-	if (lease.fd < 0)
+	if (open_weights(m, version, &lease) < 0)
 		return why_set(why, ENOENT, "%s/.weightfs/versions/%" PRIu64 " cannot be opened",
 			       SHOWN(m->path), version);
 	m->leases[m->lease_count++] = lease;
 	return 0;
+}
+
+bool follow_mount_renewed(struct follow_mount *m, size_t lease)
+{
+	struct follow_lease *l = &m->leases[lease], fresh = *l;
+	struct stat was, is;
+	struct why why = {0};
+	char text[64];
+
+	/* A mount that has gone says nothing about its versions. */
+	if (fstat(l->fd, &was) < 0 ||
+	    (fstatat(m->dot_fd, l->name, &is, 0) == 0 ? is.st_ino == was.st_ino : errno != ENOENT))
+		return false;
+	snprintf(text, sizeof(text), "pin %" PRIu64, l->version);
+	fresh.name = NULL;
+	if (command(m, text, &why) < 0 || open_weights(m, l->version, &fresh) < 0)
+		return false; /* not there yet */
+	lease_end(l);
+	*l = fresh;
+	return true;
+}
+
+void follow_mount_repin(struct follow_mount *m)
+{
+	for (size_t i = 0; i < m->lease_count; i++) {
+		struct follow_lease *l = &m->leases[i];
+		struct why why = {0};
+		char text[64];
+
+		if (is_pinned(m, l->version))
+			continue;
+		snprintf(text, sizeof(text), "pin %" PRIu64, l->version);
+		l->pinned |= command(m, text, &why) == 0;
+	}
 }
 
 void follow_mount_keep(struct follow_mount *m, const uint64_t *versions, size_t count)
@@ -198,7 +245,7 @@ void follow_mount_keep(struct follow_mount *m, const uint64_t *versions, size_t 
 		/* One that somebody else has unpinned is what we want, too. */
 		if (l->pinned)
 			(void)command(m, text, &why);
-		close(l->fd);
+		lease_end(l);
 	}
 	m->lease_count = kept;
 }

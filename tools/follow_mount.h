@@ -13,6 +13,7 @@
 struct follow_lease {
 	uint64_t version;
 	int fd;	     /* -1: none */
+	char *name;  /* of that file, below .weightfs */
 	bool pinned; /* by us: ours to unpin */
 };
 
@@ -32,6 +33,11 @@ void follow_mount_close(struct follow_mount *m);
  * follow, and is ours now.  Leased already: fine. */
 int follow_mount_lease(struct follow_mount *m, uint64_t version, bool adopt,
 		       struct why *why) MUST_CHECK;
+/* Is what lies under a leased version's number no longer what was leased?  A run that has begun
+ * again counts through the same numbers.  The lease is of what is there now, then. */
+bool follow_mount_renewed(struct follow_mount *m, size_t lease);
+/* Pins again what another program has unpinned: it is in use. */
+void follow_mount_repin(struct follow_mount *m);
 /* Lets go of all leases but those of `count` versions.  A mount that has gone is no error. */
 void follow_mount_keep(struct follow_mount *m, const uint64_t *versions, size_t count);
 /* Reads all files of a version once, so that they are here and in the page cache.  -ECANCELED when

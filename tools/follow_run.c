@@ -430,6 +430,15 @@ int follow_bring(struct follow *f, struct follow_update *u, struct why *why)
 	return ret < 0 ? why_set(why, -ret, "%s", errno_text(ret)) : 0;
 }
 
+void follow_forget(struct follow_replica *r, uint64_t version)
+{
+	r->has_whole &= r->whole != version;
+	if (!r->touched || r->target != version)
+		return;
+	r->touched = false;
+	r->fresh = true;
+}
+
 int follow_let_go(struct follow *f, struct why *why)
 {
 	int ret;

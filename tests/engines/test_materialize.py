@@ -315,6 +315,15 @@ def test_disk_full(bucket, small_disk):
         checks.assert_tree(m.at, want.files(3))
 
 
+def test_why_not_written_stays_when_it_is_warmed(bucket):
+    """What is said of the warming does not hide that."""
+    published(bucket, spec={"big": ("BF16", (1024, 1024))})
+    with Mount(bucket, args=[*ALWAYS, "--warm", "--materialize-size", "1M"]) as m:
+        wait_until(lambda: "MiB warmed" in (serving(m)["prepared"] or ""), lambda: serving(m))
+        assert "not written out: the version has 2 MiB to write" in serving(m)["prepared"]
+        m.wait_version(1)
+
+
 def weaker(*words):
     """A command prefix that drops CAP_SYS_ADMIN's use: another user, or just the right."""
     if not shutil.which("setpriv"):

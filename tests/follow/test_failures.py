@@ -1,11 +1,13 @@
 """`weightfs follow` when things go wrong: at each step, in each way; what is left, and is it said?
 """
 
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from lib import mounted
+from lib import models, mounted, trl
 from lib.engines import Engine, Sglang, Vllm
 from lib.following import Follow, once
 from lib.mounted import wait_until
@@ -311,6 +313,63 @@ def test_mount_goes_away(rig):
     assert any("the mount has gone" in line for line in follow.errors)
     assert not vllm.paused
     rig.mount.expect_exit = -9
+
+
+def test_two_followers(rig):
+    """One lets go of a version that the other's engine still has: it is pinned all the same, also
+    when that other one is killed."""
+    fast, slow = rig.server(Vllm), rig.server(Vllm)
+    with Follow(rig.mount, *vllm_args(fast)) as one:
+        one.update(0)
+        with Follow(rig.mount, *vllm_args(slow), "--min-interval", 600, "--check", 0.1,
+                    expect=-9) as other:
+            other.update(0)
+            rig.publish()
+            one.reported(2)
+            wait_until(lambda: rig.pinned() == [1, 2], lambda: f"pinned: {rig.pinned()}")
+            other.process.kill()
+        assert rig.pinned() == [1, 2] and slow.path == rig.path(1)
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_another_run_under_the_same_number(rig, hook):
+    """A trainer that starts again gets to the number that an engine has while follow looks away:
+    those are other weights, and the engine gets them."""
+    vllm = rig.server(Vllm)
+    rig.publish()
+    args = ["--exec", "true"] if hook else vllm_args(vllm)
+    with Follow(rig.mount, *args) as follow:
+        follow.update(0)
+        old = rig.digest(2)
+        follow.process.send_signal(signal.SIGSTOP)
+        again = trl.Run(rig.run.root, "v3", interval=4)
+        for state in models.states(991, 2, models.MINI, density=0.2):
+            again.sync(state)
+        wait_until(lambda: rig.mount.versions()[-1] == 2 and rig.digest(2) != old, "no new run")
+        follow.process.send_signal(signal.SIGCONT)
+        line = follow.update(1)
+        assert (line["version"], line["result"]) == (2, "ok")
+        assert hook or vllm.loaded == rig.digest(2) != old
+        assert rig.pinned() == [2]
+        assert "version 2 is another run's now" in "".join(follow.errors)
+
+
+def is_running(pid):
+    """Is it there, and no zombie?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_a_command_started_ends_with_it(rig):
+    """Also what pays no attention to SIGTERM, when the shell itself does."""
+    pid = rig.mount.work / "pid"
+    deaf = f"sh -c 'trap \"\" TERM; echo $$ >{pid}; while :; do sleep 0.1; done' & wait"
+    done = mounted.run("follow", rig.mount.at, "--once", "--exec", deaf, "--timeout", 1,
+                       "--retries", 0, check=False)
+    assert done.returncode == 1 and "did not end in time" in done.stderr
+    wait_until(lambda: not is_running(int(pid.read_text())), "it goes on")
 
 
 def test_stand_ins_can_fail():
