@@ -12,7 +12,7 @@
  * The lock guards the tables and nothing slow: descriptors are opened, written, synced and closed
  * outside of it.  `in_memory` is atomic and only ever becomes true.
  *
- * Not here: what the files hold, which of them are worth keeping, and any limit of size.
+ * Not here: what the files hold, which are worth keeping, any limit of size.
  */
 #include "cache/cachedir.h"
 
@@ -447,6 +447,24 @@ void cachedir_abort(struct cachedir *d, int fd)
 
 	if (t != NULL)
 		drop_temp(d, t);
+}
+
+void cachedir_note(struct cachedir *d, const char *name, const void *bytes, size_t len, bool append)
+{
+	const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	char temp[TEMP_NAME_SIZE];
+	bool whole;
+	int fd = -1;
+
+	if (name_is_fine(name) && !is_in_memory(d))
+		fd = append ? openat(d->dirfd, name, flags, 0600) : open_temp(d, temp);
+	if (fd < 0)
+		return;
+	/* One write, so that what several processes append does not mix. */
+	whole = write(fd, bytes, len) == (ssize_t)len;
+	if (!append && (!whole || renameat(d->dirfd, temp, d->dirfd, name) < 0))
+		unlinkat(d->dirfd, temp, 0);
+	close(fd);
 }
 
 /* A descriptor of a file in memory (a duplicate, so that a removal meanwhile does not matter). */

@@ -41,6 +41,10 @@ bool cachedir_spill(struct cachedir *d, int fd, int err) MUST_CHECK;
 int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
 		    struct mapping **out) MUST_CHECK;
 void cachedir_abort(struct cachedir *d, int fd);
+/* Makes or replaces (`append`: adds to) a file that is worth nothing by itself: it is not synced,
+ * may be cut anywhere, and is not there where it cannot be written. */
+void cachedir_note(struct cachedir *d, const char *name, const void *bytes, size_t len,
+		   bool append);
 /* Maps an existing file; -ENOENT. */
 int cachedir_map(struct cachedir *d, const char *name, struct mapping **out) MUST_CHECK;
 void cachedir_remove(struct cachedir *d, const char *name);

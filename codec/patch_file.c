@@ -123,22 +123,22 @@ static int open_tensor(struct patch_file *file, size_t i, struct why *why)
 	char shown[128];
 	int ret;
 
-	printable(shown, sizeof(shown), t->name, t->name_len);
 	if (t->dtype != ST_U8 || t->rank != 1)
 		return why_set(why, EBADMSG,
 			       "\"%s\" in a patch file has to be a U8 tensor of one dimension",
-			       shown);
+			       printable(shown, sizeof(shown), t->name, t->name_len));
 	if (at % 8 != 0)
 		return why_set(why, EBADMSG,
 			       "\"%s\" begins at byte %llu of the patch file, not at a multiple "
 			       "of 8",
-			       shown, (unsigned long long)at);
+			       printable(shown, sizeof(shown), t->name, t->name_len),
+			       (unsigned long long)at);
 	if (file->x != NULL)
 		ret = patchx_open(file->bytes + at, len, &file->x[i], why);
 	else
 		ret = patch_open(file->bytes + at, len, &file->patches[i], why);
 	if (ret < 0)
-		why_prefix(why, "\"%s\"", shown);
+		why_prefix(why, "\"%s\"", printable(shown, sizeof(shown), t->name, t->name_len));
 	return ret;
 }
 

@@ -162,6 +162,14 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 
 	e->why = (struct why){0};
 	err = declared_admit(named, o, &e->why);
+	if (err == 0 && note_read(r, e)) {
+		err = opened_try(r, o, &e->why);
+		if (err == 0) {
+			e->state = EXAM_OK;
+			e->bytes = o->size;
+			return;
+		}
+	}
 	if (err == 0)
 		err = opened_get(r, o, &opened, &e->why);
 	if (err == 0)
@@ -435,19 +443,32 @@ static int encode_parts(struct run *r, const struct exam *e, const struct delta 
 	return err;
 }
 
-/* The link for the sparse parts: from the cache directory, or made now. */
+/* The link for the sparse parts as an earlier process has left it in the cache directory. */
+static bool find_link(struct run *r, struct exam *e, uint64_t number, const struct target *target,
+		      const char *name)
+{
+	struct mapping *mapping = NULL;
+
+	if (e->native || cachedir_map(r->config.cache, name, &mapping) < 0)
+		return false;
+	if (link_new(number, number, mapping, true, name, target->layout, NULL, &e->link, NULL) ==
+	    0)
+		return true;
+	cachedir_remove(r->config.cache, name); /* damaged: make it again */
+	return false;
+}
+
+/* The link for the sparse parts, made now (of a published one: from the cache directory, too). */
 static int make_link(struct run *r, struct exam *e, const struct opened *opened, uint64_t number,
-		     const struct target *target, struct why *why)
+		     const struct target *target, const char *name, struct why *why)
 {
 	const struct source src = blob_source(opened->blob);
 	const struct delta *d = opened->delta;
 	struct cachedir *cache = r->config.cache;
 	struct mapping *mapping = NULL;
 	uint64_t size = 0;
-	char name[48];
 	int fd = -1, err;
 
-	patch_name(r, e, name);
 	if (e->native) {
 		err = e->given_base ? given_base_link(r, d, opened->blob, number, target, name,
 						      &e->link, why)
@@ -455,12 +476,6 @@ static int make_link(struct run *r, struct exam *e, const struct opened *opened,
 						  &e->link, why);
 		e->changed = err == 0 ? e->link->changed : 0;
 		return err;
-	}
-	if (cachedir_map(cache, name, &mapping) == 0) {
-		if (link_new(number, number, mapping, true, name, target->layout, NULL, &e->link,
-			     NULL) == 0)
-			return 0;
-		cachedir_remove(cache, name); /* damaged: make it again */
 	}
 	err = cachedir_create(cache, &fd);
 	if (err < 0)
@@ -487,7 +502,9 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 {
 	bool matched = e->layout == target->layout && identity_equal(&e->dtypes, &target->dtypes);
 	struct opened *opened = NULL;
-	int err;
+	bool noted, needs_link;
+	char name[48];
+	int err = 0;
 
 	if (e->link != NULL && link_broken(e->link)) {
 		link_unref(e->link);
@@ -498,11 +515,22 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	if (!matched)
 		exam_unmatch(e);
 	e->why = (struct why){0};
-	err = opened_get(r, object, &opened, &e->why);
-	if (err == 0 && !matched)
-		err = match_parts(r, e, opened->delta, target, &e->why);
-	if (err == 0 && link && e->patches > 0)
-		err = make_link(r, e, opened, number, target, &e->why);
+	noted = !matched && note_fits(e, target);
+	if (noted)
+		e->patches = e->noted.patches;
+	if (!matched && !noted) {
+		err = opened_get(r, object, &opened, &e->why);
+		if (err == 0)
+			err = match_parts(r, e, opened->delta, target, &e->why);
+		if (err == 0)
+			note_write(r, e, opened->delta, target);
+	}
+	patch_name(r, e, name);
+	needs_link = err == 0 && link && e->patches > 0 && !find_link(r, e, number, target, name);
+	if (needs_link && opened == NULL)
+		err = opened_get(r, object, &opened, &e->why);
+	if (needs_link && err == 0)
+		err = make_link(r, e, opened, number, target, name, &e->why);
 	if (err < 0) {
 		exam_unmatch(e);
 		exam_fail(r, e, err);

@@ -347,22 +347,47 @@ void layout_unref(struct layout *l)
 	free(l);
 }
 
-uint32_t layout_find(const struct layout *l, const char *name)
+/* The place of a name in by_name, within [lo, hi), or where it would be. */
+static uint32_t place_of(const struct layout *l, const char *name, uint32_t lo, uint32_t hi,
+			 bool *out_found)
 {
-	uint32_t lo = 0, hi = l->tensor_count;
-
+	*out_found = false;
 	while (lo < hi) {
 		uint32_t mid = lo + (hi - lo) / 2;
 		int c = strcmp(name, l->tensors[l->by_name[mid]].name);
 
-		if (c == 0)
-			return l->by_name[mid];
+		if (c == 0) {
+			*out_found = true;
+			return mid;
+		}
 		if (c < 0)
 			hi = mid;
 		else
 			lo = mid + 1;
 	}
-	return LAYOUT_NONE;
+	return lo;
+}
+
+uint32_t layout_find(const struct layout *l, const char *name)
+{
+	bool found;
+	uint32_t at = place_of(l, name, 0, l->tensor_count, &found);
+
+	return found ? l->by_name[at] : LAYOUT_NONE;
+}
+
+uint32_t layout_next(const struct layout *l, const char *name, uint32_t *at)
+{
+	uint32_t lo = *at, hi = lo, step = 1;
+	bool found;
+
+	while (hi < l->tensor_count && strcmp(l->tensors[l->by_name[hi]].name, name) < 0) {
+		lo = hi + 1;
+		hi += step;
+		step *= 2;
+	}
+	*at = place_of(l, name, lo, MIN(hi + 1, l->tensor_count), &found);
+	return found ? l->by_name[(*at)++] : LAYOUT_NONE;
 }
 
 static bool same_shape(unsigned rank_a, const uint64_t *a, unsigned rank_b, const uint64_t *b)

@@ -14,6 +14,7 @@
 #ifndef FS_LAYOUT_H
 #define FS_LAYOUT_H
 
+#include "cache/store.h"
 #include "codec/safetensors.h"
 
 #define LAYOUT_NONE	  UINT32_MAX
@@ -46,6 +47,7 @@ struct layout {
 	uint32_t file_count, tensor_count;
 	char *index; /* model.safetensors.index.json that we make ourselves, or NULL */
 	size_t index_len;
+	struct identity id; /* the run's own (note.c): of the files, zero until it asks */
 };
 
 /* One source file of the reference: header and its JSON text (header->length bytes). Borrowed for
@@ -67,6 +69,8 @@ struct layout *layout_ref(struct layout *l);
 void layout_unref(struct layout *l); /* NULL is fine */
 
 uint32_t layout_find(const struct layout *l, const char *name); /* LAYOUT_NONE: no such tensor */
+/* The same for names that come in ascending order; *at is 0 before the first. */
+uint32_t layout_next(const struct layout *l, const char *name, uint32_t *at);
 /* Makes tensor `t` show the bytes of tensor `of` (same dtype and shape; only while the layout is
  * being made). */
 int layout_alias(struct layout *l, uint32_t t, uint32_t of) MUST_CHECK;

@@ -32,6 +32,8 @@ void sources_unref(struct sources *s)
 static int match(struct link *l, const struct layout *layout, const uint32_t *targets,
 		 struct why *why)
 {
+	uint32_t at = 0;
+
 	l->slot = malloc((layout->tensor_count ? layout->tensor_count : 1) * sizeof(*l->slot));
 	if (l->slot == NULL)
 		return why_set(why, ENOMEM, "out of memory");
@@ -41,7 +43,7 @@ static int match(struct link *l, const struct layout *layout, const uint32_t *ta
 		const size_t i = l->file->header->by_name[k];
 		const char *name = l->file->header->tensors[i].name;
 		const struct patch *p = &l->file->patches[i];
-		uint32_t t = targets != NULL ? targets[k] : layout_find(layout, name);
+		uint32_t t = targets != NULL ? targets[k] : layout_next(layout, name, &at);
 
 		if (targets != NULL && t == LAYOUT_NONE)
 			continue;

@@ -23,6 +23,39 @@ static void opened_free(struct opened *o)
 	free(o);
 }
 
+/* Opens an object that is not being written. */
+static int open_settled(struct run *r, const struct object *object, struct blob **out,
+			struct why *why)
+{
+	struct blob *blob = NULL;
+	int err;
+
+	if (object->err != 0)
+		return listed_error(object, why);
+	err = blob_open(r->config.store, object, false, &blob, why);
+	if (err == 0 && blob->handle != NULL) {
+		err = store_settled(blob->handle);
+		if (err < 0)
+			why_set(why, -err,
+				err == -EAGAIN ? "is still being written"
+					       : "changed while it was read");
+	}
+	if (err < 0)
+		blob_unref(blob);
+	else
+		*out = blob;
+	return err;
+}
+
+int opened_try(struct run *r, const struct object *object, struct why *why)
+{
+	struct blob *blob = NULL;
+	int err = open_settled(r, object, &blob, why);
+
+	blob_unref(blob);
+	return err;
+}
+
 static int opened_new(struct run *r, const struct object *object, struct opened **out,
 		      struct why *why)
 {
@@ -30,20 +63,11 @@ static int opened_new(struct run *r, const struct object *object, struct opened 
 	struct source src;
 	int err;
 
-	if (object->err != 0)
-		return listed_error(object, why);
 	o = calloc(1, sizeof(*o));
 	if (o == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	o->id = object->id;
-	err = blob_open(r->config.store, object, false, &o->blob, why);
-	if (err == 0 && o->blob->handle != NULL) {
-		err = store_settled(o->blob->handle);
-		if (err < 0)
-			why_set(why, -err,
-				err == -EAGAIN ? "is still being written"
-					       : "changed while it was read");
-	}
+	err = open_settled(r, object, &o->blob, why);
 	if (err == 0) {
 		src = blob_source(o->blob);
 		err = delta_open(&src, &o->delta, why);

@@ -92,6 +92,7 @@ void run_free(struct run *r)
 	table_free(r->companions);
 	generation_unref(r->newest);
 	cover_release(&r->cover);
+	notes_release(r);
 	for (size_t i = 0; i < r->layout_count; i++)
 		layout_unref(r->layouts[i]);
 	free(r->layouts);
@@ -422,9 +423,16 @@ static void idle_work(struct run *r)
 	memcpy(r->obstacle.text, text, sizeof(text));
 }
 
+struct kept {
+	struct run *r;
+	struct table *names;
+};
+
 static bool keep_file(const char *name, void *ctx)
 {
-	return table_get_str(ctx, name) != NULL;
+	const struct kept *k = ctx;
+
+	return table_get_str(k->names, name) != NULL || notes_sweep(k->r, name);
 }
 
 static void keep_link(void *value, void *ctx)
@@ -449,7 +457,7 @@ static void sweep_cache(struct run *r)
 		if (r->folds[i].link != NULL && r->folds[i].link->name != NULL)
 			err = table_put_str(names, r->folds[i].link->name, &r->folds[i]);
 	if (err == 0)
-		cachedir_sweep(r->config.cache, keep_file, names);
+		cachedir_sweep(r->config.cache, keep_file, &(struct kept){r, names});
 	table_free(names);
 }
 

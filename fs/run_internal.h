@@ -79,6 +79,11 @@ struct exam {
 	uint8_t to[16], from[16]; /* of the version, and of what it applies to */
 	size_t full, sparse;
 	uint64_t changed, bytes;
+	struct { /* of a note, read or made, see note.c */
+		bool there;
+		struct identity layout, dtypes;
+		size_t patches;
+	} noted;
 	/* Matched to a layout, on demand: */
 	struct layout *layout;	/* NULL: not matched */
 	struct identity dtypes; /* of the tensors as stored, when it was matched */
@@ -167,6 +172,11 @@ struct run {
 		bool waiting;	 /* time alone will clear it */
 		char text[600];	 /* empty: nothing stands in the way of the newest number */
 	} obstacle;
+	struct {		     /* note.c */
+		struct table *table; /* of what the file had at the start; NULL: not read yet */
+		uint8_t *bytes;
+		size_t count; /* records in the file, as far as this process knows */
+	} noted;
 	struct lock lock; /* guards the two below */
 	struct run_report *report;
 	struct listing_ref *listing;
@@ -201,6 +211,20 @@ int opened_get(struct run *r, const struct object *object, struct opened **out,
 void opened_put(struct opened *o); /* NULL is fine */
 /* At the end of a round. */
 void opened_drop(struct run *r);
+/* Can it be opened, as opened_get() would, and is nobody writing it?  Reads nothing of it. */
+int opened_try(struct run *r, const struct object *object, struct why *why) MUST_CHECK;
+
+/* note.c */
+/* Fills the exam from its note, as its header would; false: there is none. */
+bool note_read(struct run *r, struct exam *e);
+/* Was it for this target that the noted parts were checked? */
+bool note_fits(const struct exam *e, const struct target *target);
+/* Keeps what was found, of an exam that has just been matched to the target. */
+void note_write(struct run *r, struct exam *e, const struct delta *d, const struct target *target);
+/* Is this file of the cache directory the one with notes?  If so, it is made smaller when that is
+ * worth it. */
+bool notes_sweep(struct run *r, const char *name);
+void notes_release(struct run *r);
 
 /* exam.c */
 /* Looked into, as far as that is possible now; NULL: out of memory. */
