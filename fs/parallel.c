@@ -42,6 +42,7 @@ void parallel_for(unsigned jobs, size_t count, void (*work)(void *ctx, size_t i)
 
 	jobs = MIN(jobs, (unsigned)THREADS_MAX);
 	sigfillset(&all);
+	sigdelset(&all, SIGBUS); /* a thread's own: blocked, it could only kill */
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	while (started + 1 < jobs && started + 1 < count &&
 	       pthread_create(&threads[started], NULL, turns, &l) == 0)

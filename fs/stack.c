@@ -366,14 +366,16 @@ static int open_gateway(struct stack *s, const char *place, struct store **out, 
 	return ret;
 }
 
-static int open_writable(struct stack *s, const char *place, struct store **out, struct why *why)
+static int open_writable(struct stack *s, const char *place, bool make, struct store **out,
+			 struct why *why)
 {
 	const char *colon = strstr(place, "://");
-	int ret;
+	int ret = 0;
 
 	if (colon == NULL || colon == place ||
 	    memchr(place, '/', (size_t)(colon - place)) != NULL) {
-		ret = mkdir(place, 0777) == 0 || errno == EEXIST ? 0 : file_mkdirs(place);
+		if (make)
+			ret = mkdir(place, 0777) == 0 || errno == EEXIST ? 0 : file_mkdirs(place);
 		if (ret < 0)
 			return why_set(why, -ret, "the directory %s cannot be made: %s",
 				       SHOWN(place), strerrordesc_np(-ret));
@@ -393,7 +395,8 @@ static int open_writable(struct stack *s, const char *place, struct store **out,
 				       : open_gateway(s, place, out, why);
 }
 
-int stack_new_writable(struct opts *opts, const char *place, struct stack **out, struct why *why)
+int stack_new_writable(struct opts *opts, const char *place, bool make, struct stack **out,
+		       struct why *why)
 {
 	struct stack *s = calloc(1, sizeof(*s));
 	int ret;
@@ -402,7 +405,7 @@ int stack_new_writable(struct opts *opts, const char *place, struct stack **out,
 		return why_set(why, ENOMEM, "out of memory");
 	s->opts = opts;
 	serving_init(&s->serving);
-	ret = open_writable(s, place, &s->store, why);
+	ret = open_writable(s, place, make, &s->store, why);
 	if (ret < 0)
 		stack_free(s);
 	else

@@ -29,9 +29,9 @@ struct stack {
 /* with_history: as a mount has it (history and watch, thread not started); without: a tool that
  * calls run_scan() and run_build() itself. No threads are started. */
 int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why) MUST_CHECK;
-/* Only the network and the store of a place that is to be written to; a directory is made when it
- * is absent.  Reads of it go to the place itself, without a cache. */
-int stack_new_writable(struct opts *opts, const char *place, struct stack **out,
+/* Only the network and the store of a place that is to be written to; make: a directory that is
+ * absent is made.  Reads of it go to the place itself, without a cache. */
+int stack_new_writable(struct opts *opts, const char *place, bool make, struct stack **out,
 		       struct why *why) MUST_CHECK;
 void stack_free(struct stack *s); /* stops the watch first; NULL is fine */
 

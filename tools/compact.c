@@ -83,10 +83,21 @@ static int name_it(struct manifest *m, void *ctx, struct why *why)
 	return ret < 0 ? ret : 1;
 }
 
+static bool names(const struct manifest *m, const char *key)
+{
+	for (size_t i = 0; i < m->span_count; i++)
+		for (size_t k = 0; k < m->spans[i].object_count; k++)
+			if (strcmp(m->spans[i].objects[k].key, key) == 0)
+				return true;
+	return false;
+}
+
 static int upload(struct compact *c, const struct manifest *m, int fd, uint64_t size,
 		  struct why *why)
 {
 	char random[9], key[80];
+	struct manifest *now = NULL;
+	struct why ignored = {0};
 	struct source src;
 	int ret = pub_random(random, 4);
 
@@ -103,7 +114,11 @@ static int upload(struct compact *c, const struct manifest *m, int fd, uint64_t 
 		return ret;
 	memcpy(c->base_state, manifest_state(m, c->entry.base), sizeof(c->base_state));
 	c->lineage = m->lineage;
-	ret = upkeep_pointer(c->store, name_it, c, NULL, why);
+	ret = upkeep_pointer(c->store, name_it, c, &now, why);
+	/* Not named for certain: somebody else made it meanwhile, or the versions are gone. */
+	if (ret == -ESRCH || (ret == 0 && !names(now, key)))
+		(void)!store_remove(c->store, key, NULL, &ignored);
+	manifest_free(now);
 	return ret < 0 ? ret : 0;
 }
 
@@ -249,7 +264,7 @@ int verb_compact(int argc, char **argv)
 		log_set_level(o.log_level);
 		c.dry_run = line.value[OPT_DRY_RUN] != NULL;
 		c.quiet = line.value[OPT_QUIET] != NULL;
-		ret = stack_new_writable(&o, line.args[0], &stack, &why);
+		ret = stack_new_writable(&o, line.args[0], false, &stack, &why);
 		if (ret == 0) {
 			c.store = stack->store;
 			ret = compact(&c, &why);

@@ -10,6 +10,7 @@
 
 #include "cache/clock.h"
 #include "cache/log.h"
+#include "fs/lineage.h"
 #include "fs/rfc3339.h"
 #include "fs/stack.h"
 #include "tools/cli.h"
@@ -51,12 +52,29 @@ static bool name_ok(const char *name)
 		       len;
 }
 
+/* Is there anything of a run? */
+static int check_run(struct store *store, struct why *why)
+{
+	struct listing l = {0};
+	int ret = store_list(store, "", &l, why);
+	bool found = false;
+
+	for (size_t i = 0; ret == 0 && !found && i < l.count; i++)
+		found = lineage_owns(l.v[i].key);
+	listing_release(&l);
+	if (ret == 0 && !found)
+		ret = why_set(why, ENOENT, "%s holds no run", store->name);
+	return ret;
+}
+
 /* Is the version there?  Without weightfs.json nobody can tell cheaply; prune looks itself. */
 static int check_version(struct store *store, uint64_t version, struct why *why)
 {
 	struct pointer p = {0};
 	int ret = pointer_read(store, &p, why);
 
+	if (ret == 0 && p.manifest == NULL)
+		ret = check_run(store, why);
 	if (ret == 0 && p.manifest != NULL && manifest_state(p.manifest, version) == NULL)
 		ret = why_set(why, ENOENT,
 			      "version %" PRIu64 " is not in %s: it has %" PRIu64 " to %" PRIu64,
@@ -100,7 +118,7 @@ static int run_lease(struct opts *o, const struct cli_line *line, uint64_t versi
 	struct stack *stack = NULL;
 	struct why why = {0};
 	char key[160];
-	int ret = stack_new_writable(o, line->args[0], &stack, &why);
+	int ret = stack_new_writable(o, line->args[0], false, &stack, &why);
 
 	snprintf(key, sizeof(key), LEASES "%s.json", line->args[1]);
 	if (ret == 0 && line->value[OPT_RELEASE] != NULL) {

@@ -10,6 +10,9 @@
  */
 #include "tools/cli.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
@@ -63,11 +66,22 @@ static int run_verb(int argc, char **argv)
 	return EXIT_CODE_USAGE;
 }
 
+/* A file that is opened must not become what messages are written to.  What was closed cannot be
+ * read or written, as before. */
+static void open_standard(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 &&
+		    open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+			_exit(EXIT_CODE_FAILURE);
+}
+
 int main(int argc, char **argv)
 {
 	char help_word[] = "--help";
 	bool help;
 
+	open_standard();
 	if (argc < 2) {
 		usage(stderr);
 		return EXIT_CODE_USAGE;

@@ -14,6 +14,16 @@
 
 enum { TRIES = 20 };
 
+static int unusable(struct why *why)
+{
+	const struct why what = *why;
+
+	return why_set(why, EBADMSG,
+		       "%.350s; put back a good copy of it, or remove it and begin a new run "
+		       "(publish --new-run)",
+		       what.text);
+}
+
 static int read_at(struct store *store, const struct object *o, struct pointer *out,
 		   struct why *why)
 {
@@ -39,6 +49,8 @@ static int read_at(struct store *store, const struct object *o, struct pointer *
 		ret = manifest_parse(text, (size_t)o->size, &out->manifest, why);
 		if (ret < 0)
 			why_prefix(why, "%s of %s", MANIFEST_KEY, store->name);
+		if (ret == -EBADMSG)
+			ret = unusable(why);
 	}
 	out->id = o->id;
 	out->size = o->size;

@@ -254,7 +254,7 @@ static int prune(struct prune *p, struct why *why)
 {
 	struct stack *stack = NULL;
 	struct pointer was = {0};
-	int ret = stack_new_writable(p->opts, p->dest, &stack, why);
+	int ret = stack_new_writable(p->opts, p->dest, false, &stack, why);
 
 	if (ret == 0) {
 		p->store = stack->store;

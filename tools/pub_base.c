@@ -263,6 +263,11 @@ int pub_choose_version(struct attempt *a, const uint64_t *version, struct why *w
 {
 	const uint64_t v = version != NULL ? *version : a->newest + 1;
 
+	if (version == NULL && a->newest >= INT64_MAX)
+		return why_set(why, ERANGE,
+			       "%s is at version %" PRIu64 ", and no number is above it: --new-run "
+			       "begins a new run",
+			       dest(a), a->newest);
 	if (v == 0 || v > INT64_MAX)
 		return why_set(why, EINVAL, "versions are numbers from 1 on");
 	if (v < a->newest)

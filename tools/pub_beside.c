@@ -6,8 +6,9 @@
  * A stream is written to a file first, since a safetensors file says in front what comes at its
  * end, and a publisher reads tensors in an order of its own.
  *
- * Companions are every visible regular file that holds no weights and is none that a run has for
- * itself.  The same rule, on the other side, says what a mount shows (fs/companions.c).
+ * Companions are every visible regular file that holds no weights, is none that a run has for
+ * itself, and is not of a run or of a publisher's state below the checkpoint.  The same rule, on
+ * the other side, says what a mount shows (fs/companions.c).
  *
  * No state; one thread.
  */
@@ -72,15 +73,16 @@ int pub_checkpoint_spool(int fd, const char *path, const volatile bool *stop, st
 
 /* ---- companions ---- */
 
-static bool is_companion(const struct object *o)
+static bool is_companion(const struct object *o, const struct pub_apart *apart)
 {
 	static const char leases[] = "leases/";
 	const char *name = strrchr(o->key, '/');
 
 	name = name != NULL ? name + 1 : o->key;
-	return o->err == 0 && !companions_weights(name) && !lineage_owns(o->key) &&
-	       strcmp(name, LAYOUT_INDEX_NAME) != 0 && strcmp(o->key, MANIFEST_KEY) != 0 &&
-	       strcmp(o->key, "index.json") != 0 && strncmp(o->key, leases, strlen(leases)) != 0;
+	return o->err == 0 && !pub_apart_has(apart, o->key) && !companions_weights(name) &&
+	       !lineage_owns(o->key) && strcmp(name, LAYOUT_INDEX_NAME) != 0 &&
+	       strcmp(o->key, MANIFEST_KEY) != 0 && strcmp(o->key, "index.json") != 0 &&
+	       strncmp(o->key, leases, strlen(leases)) != 0;
 }
 
 static int hash_file(int fd, uint64_t size, char *window, char out[33])
@@ -127,7 +129,7 @@ static int add_companion(struct pub_companions *c, const char *dir, const struct
 }
 
 static int add_all(struct pub_companions *c, const char *dir, const struct listing *l,
-		   struct why *why)
+		   const struct pub_apart *apart, struct why *why)
 {
 	char *window = malloc(SPOOL_WINDOW);
 	int ret = 0;
@@ -138,14 +140,16 @@ static int add_all(struct pub_companions *c, const char *dir, const struct listi
 	if (window == NULL || c->files == NULL || c->hashes == NULL || c->times == NULL)
 		ret = out_of_memory(why);
 	for (size_t i = 0; ret == 0 && i < l->count; i++)
-		if (is_companion(&l->v[i]))
+		if (is_companion(&l->v[i], apart))
 			ret = add_companion(c, dir, &l->v[i], window, why);
 	free(window);
 	return ret;
 }
 
-int pub_companions_open(const struct pub_checkpoint *c, struct pub_companions *out, struct why *why)
+int pub_companions_open(const struct pub_checkpoint *c, const struct pub_places *places,
+			struct pub_companions *out, struct why *why)
 {
+	struct pub_apart apart = {0};
 	struct listing l = {0};
 	struct store *s = NULL;
 	int ret;
@@ -155,8 +159,11 @@ int pub_companions_open(const struct pub_checkpoint *c, struct pub_companions *o
 	ret = store_dir_new(c->path, true, &s, why);
 	if (ret == 0)
 		ret = store_list(s, "", &l, why);
+	if (ret == 0 && pub_apart_make(places, c->path, &l, &apart) < 0)
+		ret = out_of_memory(why);
 	if (ret == 0)
-		ret = add_all(out, c->path, &l, why);
+		ret = add_all(out, c->path, &l, &apart, why);
+	pub_apart_release(&apart);
 	listing_release(&l);
 	store_free(s);
 	return ret;

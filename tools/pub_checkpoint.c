@@ -183,16 +183,22 @@ static int check_single(const char *path, const struct names *n, struct why *why
 static int find_names(const char *path, struct names *out, json_t **out_map, struct why *why)
 {
 	char *index = path_join(path, LAYOUT_INDEX_NAME), *text = NULL;
+	struct stat st;
 	size_t len = 0;
 	int ret;
 
 	if (index == NULL)
 		return out_of_memory(why);
-	ret = file_slurp(AT_FDCWD, index, INDEX_MAX, &text, &len);
+	if (stat(index, &st) == 0 && !S_ISREG(st.st_mode))
+		ret = -ENOTSUP; /* a pipe would keep us waiting */
+	else
+		ret = file_slurp(AT_FDCWD, index, INDEX_MAX, &text, &len);
 	if (ret == -ENOENT)
 		ret = names_of_dir(path, false, out, why);
 	else if (ret < 0)
-		ret = cannot(why, -ret, index, "read");
+		ret = ret == -ENOTSUP
+			      ? why_set(why, EBADMSG, "%s is not a regular file", SHOWN(index))
+			      : cannot(why, -ret, index, "read");
 	else
 		ret = names_of_index(index, text, len, out, out_map, why);
 	if (ret == 0 && *out_map != NULL)
@@ -211,13 +217,16 @@ static int map_file(struct pub_checkpoint *c, size_t i, struct why *why)
 	void *map;
 	int ret;
 
-	f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (f->fd < 0)
 		return cannot(why, errno, f->path, "opened");
 	if (fstat(f->fd, &c->stats[i]) < 0)
 		return cannot(why, errno, f->path, "read");
 	if (!S_ISREG(c->stats[i].st_mode))
-		return why_set(why, EBADMSG, "%s is not a regular file", SHOWN(f->path));
+		return why_set(why, EBADMSG,
+			       "%s is not a regular file (a stream goes to standard input, and - "
+			       "stands for it)",
+			       SHOWN(f->path));
 	ret = source_fd(f->fd, &src);
 	if (ret < 0)
 		return cannot(why, -ret, f->path, "read");

@@ -10,6 +10,7 @@
 #ifndef TOOLS_PUB_CHECKPOINT_H
 #define TOOLS_PUB_CHECKPOINT_H
 
+#include "tools/pub_apart.h"
 #include "tools/pub_encode.h"
 
 #include <sys/stat.h>
@@ -68,8 +69,8 @@ struct pub_companions {
 };
 
 /* Opens and hashes them.  Of a single file there are none. */
-int pub_companions_open(const struct pub_checkpoint *c, struct pub_companions *out,
-			struct why *why) MUST_CHECK;
+int pub_companions_open(const struct pub_checkpoint *c, const struct pub_places *places,
+			struct pub_companions *out, struct why *why) MUST_CHECK;
 void pub_companions_release(struct pub_companions *c);
 
 #endif

@@ -20,6 +20,7 @@
 
 #include "cache/clock.h"
 #include "cache/fileio.h"
+#include "tools/pub_fault.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -75,8 +76,10 @@ int pub_open(const struct pub_options *options, struct publisher **out, struct w
 			     : p->encoding;
 	if (p->encoding == NULL || p->anchors == NULL)
 		ret = -EINVAL;
+	p->made = options->dry_run && strstr(options->dest, "://") == NULL &&
+		  access(options->dest, F_OK) < 0;
 	if (ret == 0)
-		ret = stack_new_writable(options->source, options->dest, &p->stack, why);
+		ret = stack_new_writable(options->source, options->dest, true, &p->stack, why);
 	if (ret == 0) {
 		p->store = p->stack->store;
 		place = place_name(options);
@@ -102,6 +105,8 @@ void pub_close(struct publisher *p)
 		return;
 	pub_state_close(p->state);
 	stack_free(p->stack);
+	if (p->made) /* only when it is empty, which is how a dry run leaves it */
+		(void)!rmdir(p->o->dest);
 	free(p);
 }
 
@@ -137,18 +142,27 @@ static int open_stream(struct attempt *a, struct why *why)
 	return ret;
 }
 
-static bool is_dest(const struct attempt *a, const char *checkpoint)
+void pub_own_places(const struct publisher *p, struct pub_places *out)
 {
-	const char *dest = a->p->o->dest;
+	*out = (struct pub_places){
+		{strstr(p->o->dest, "://") == NULL ? p->o->dest : NULL, p->state->dir,
+		 p->o->state_dir},
+	};
+}
+
+bool pub_is_dest(const struct publisher *p, const char *path)
+{
+	const char *dest = p->o->dest;
 	struct stat x, y;
 
-	return strstr(dest, "://") == NULL && stat(checkpoint, &x) == 0 && stat(dest, &y) == 0 &&
+	return strstr(dest, "://") == NULL && stat(path, &x) == 0 && stat(dest, &y) == 0 &&
 	       x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 static int open_new(struct attempt *a, const char *checkpoint, struct why *why)
 {
 	const struct publisher *p = a->p;
+	struct pub_places places;
 	int ret;
 
 	if (!p->o->no_state && !p->o->dry_run) {
@@ -163,10 +177,13 @@ static int open_new(struct attempt *a, const char *checkpoint, struct why *why)
 			pub_slot_clear(a->slot_path);
 		return open_stream(a, why);
 	}
-	if (is_dest(a, checkpoint))
+	if (pub_is_dest(p, checkpoint))
 		return why_set(why, EINVAL, "the checkpoint and the destination are one directory");
 	ret = pub_checkpoint_open(checkpoint, false, &a->new, why);
-	return ret == 0 ? pub_companions_open(a->new, &a->companions, why) : ret;
+	if (ret < 0)
+		return ret;
+	pub_own_places(p, &places);
+	return pub_companions_open(a->new, &places, &a->companions, why);
 }
 
 /* ---- comparing ---- */
@@ -264,10 +281,23 @@ static void fill_input(struct attempt *a)
 	in->stop = &a->p->stop;
 }
 
+/* What was encoded is of these bytes, or else of none. */
+static int check_read(struct attempt *a, bool faulted, struct why *why)
+{
+	int ret = pub_checkpoint_unchanged(a->new, why);
+
+	if (ret == 0 && a->old != NULL)
+		ret = pub_checkpoint_unchanged(a->old, why);
+	if (ret == 0 && faulted)
+		ret = why_set(why, EIO, "%s cannot be read: the disk fails", SHOWN(a->new->path));
+	return ret;
+}
+
 static int encode(struct attempt *a, struct why *why)
 {
 	const struct pub_encoding *d = a->p->encoding, *n = a->p->anchors;
 	struct progress progress;
+	bool faulted;
 	int ret = 0;
 
 	fill_input(a);
@@ -275,6 +305,7 @@ static int encode(struct attempt *a, struct why *why)
 		progress_begin(&progress, "encode", a->new->bytes);
 		a->in.progress = &progress;
 	}
+	pub_fault_begin();
 	if (a->want_delta && (a->diff.changed > 0 || d->empty))
 		ret = d->delta != NULL ? d->delta(&a->in, &a->delta, why)
 				       : pub_wfp1_delta(&a->in, &a->delta, why);
@@ -284,7 +315,8 @@ static int encode(struct attempt *a, struct why *why)
 	if (a->in.progress != NULL)
 		progress_clear(&progress);
 	a->in.progress = NULL;
-	return ret;
+	faulted = pub_fault_end();
+	return ret == 0 ? check_read(a, faulted, why) : ret;
 }
 
 /* ---- the whole ---- */

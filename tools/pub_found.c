@@ -179,7 +179,8 @@ static int add(struct found_list *l, const char *path, const char *name, size_t 
 	return 0;
 }
 
-static int collect(const struct listing *l, const char *path, struct found_list *out)
+static int collect(const struct listing *l, const char *path, const struct pub_apart *apart,
+		   struct found_list *out)
 {
 	for (size_t i = 0; i < l->count; i++) {
 		const char *key = l->v[i].key, *slash = strrchr(key, '/');
@@ -189,7 +190,7 @@ static int collect(const struct listing *l, const char *path, struct found_list 
 
 		/* Adapters lie beside no weights, or are not what is published. */
 		if (!ends_in(file, suffix) || strncmp(file, "adapter_", 8) == 0 ||
-		    find(out, key, len) != NULL)
+		    find(out, key, len) != NULL || pub_apart_has(apart, key))
 			continue;
 		if (add(out, path, key, len) < 0)
 			return -ENOMEM;
@@ -216,16 +217,20 @@ static int order(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-int found_scan(struct store *dir, const char *path, int64_t now_ns, struct found_list *io,
-	       struct why *why)
+int found_scan(struct store *dir, const char *path, const struct pub_places *places, int64_t now_ns,
+	       struct found_list *io, struct why *why)
 {
+	struct pub_apart apart = {0};
 	struct found_list new = {0};
 	struct listing listing = {0};
 	int err = store_list(dir, "", &listing, why);
 
 	if (err < 0)
 		return err;
-	err = collect(&listing, path, &new);
+	err = pub_apart_make(places, path, &listing, &apart);
+	if (err == 0)
+		err = collect(&listing, path, &apart, &new);
+	pub_apart_release(&apart);
 	for (size_t i = 0; err == 0 && i < new.count; i++) {
 		struct found *f = &new.v[i];
 		const struct found *before = find(io, f->name, strlen(f->name));

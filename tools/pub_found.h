@@ -15,6 +15,8 @@
 #ifndef TOOLS_PUB_FOUND_H
 #define TOOLS_PUB_FOUND_H
 
+#include "tools/pub_apart.h"
+
 #include "cache/store.h"
 
 struct found {
@@ -37,10 +39,11 @@ struct found_list {
 	size_t count;
 };
 
-/* Lists again.  `io` is the list of the last time (zeroed at first), from which it is taken over
- * since when a checkpoint is quiet.  now_ns: monotonic. */
-int found_scan(struct store *dir, const char *path, int64_t now_ns, struct found_list *io,
-	       struct why *why) MUST_CHECK;
+/* Lists again, without what lies in `places` or is a run.  `io` is the list of the last time
+ * (zeroed at first), from which it is taken over since when a checkpoint is quiet.  now_ns:
+ * monotonic. */
+int found_scan(struct store *dir, const char *path, const struct pub_places *places, int64_t now_ns,
+	       struct found_list *io, struct why *why) MUST_CHECK;
 void found_release(struct found_list *l);
 
 /* Is it finished, having been quiet for settle_ns?  *out_again: monotonic, when a false may become

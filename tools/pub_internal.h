@@ -28,6 +28,7 @@ struct publisher {
 	struct store *store; /* the stack's */
 	struct pub_state *state;
 	unsigned jobs;
+	bool made;	    /* the destination did not exist before this dry run */
 	bool entered;	    /* a checkpoint was published: the run is ours by now */
 	volatile bool stop; /* set by pub_stop(), from any context */
 };

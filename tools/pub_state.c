@@ -80,6 +80,20 @@ static bool take_text(const json_t *root, const char *key, size_t len, char *out
 	return true;
 }
 
+/* An array of safe paths; NULL: there is none. */
+static json_t *take_names(const json_t *root, const char *key)
+{
+	json_t *list = json_object_get(root, key), *name;
+	size_t i;
+
+	if (!json_is_array(list))
+		return NULL;
+	json_array_foreach (list, i, name)
+		if (!json_is_string(name) || !path_is_safe(json_string_value(name)))
+			return NULL;
+	return json_incref(list);
+}
+
 static bool parse_record(const json_t *root, char publisher[33], struct pub_record *out)
 {
 	const char *format = json_string_value(json_object_get(root, "format"));
@@ -96,10 +110,11 @@ static bool parse_record(const json_t *root, char publisher[33], struct pub_reco
 				 !take_text(root, "state", 32, out->state)))
 		return false;
 	out->slot = slot != NULL && (slot[0] == 'a' || slot[0] == 'b') ? slot[0] : 0;
-	out->companions = json_incref(json_object_get(root, "companions"));
-	out->keys = json_incref(json_object_get(root, "keys"));
-	out->patches = json_incref(json_object_get(root, "patches"));
-	out->orphans = json_incref(json_object_get(root, "orphans"));
+	out->companions = json_object_get(root, "companions");
+	out->companions = json_is_object(out->companions) ? json_incref(out->companions) : NULL;
+	out->keys = take_names(root, "keys");
+	out->patches = take_names(root, "patches");
+	out->orphans = take_names(root, "orphans");
 	return true;
 }
 

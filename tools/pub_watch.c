@@ -219,7 +219,7 @@ static bool left_out(struct watching *w, const struct found *f, struct known *k)
 		reason = "the newest version is not below it (--new-run begins a new run, "
 			 "--version-from count counts)";
 	if (reason != NULL && !k->told)
-		cli_error("%s is not published: %s", f->path, reason);
+		cli_error("%s is not published: %s", SHOWN(f->path), reason);
 	k->told |= reason != NULL;
 	return reason != NULL;
 }
@@ -258,7 +258,7 @@ static void choose(struct watching *w, int64_t now, struct choice *out)
 			again = f->quiet_ns + HOLD * w->o->settle_ns;
 		if (again <= now) { /* given up by who wrote it, or so it seems */
 			if (!k->told)
-				cli_error("%s is not finished: %s", f->path, f->why.text);
+				cli_error("%s is not finished: %s", SHOWN(f->path), f->why.text);
 			k->told = true;
 			continue;
 		}
@@ -332,9 +332,10 @@ static int publish_one(struct watching *w, struct found *f, struct why *why)
 	if (w->o->once) {
 		k->retry_ns = INT64_MAX;
 		k->tries = TRIES;
-		cli_error("%s: %s", f->path, own.text);
+		cli_error("%s: %s", SHOWN(f->path), own.text);
 	} else {
-		cli_error("%s: %s; it is tried again in %" PRId64 " s", f->path, own.text, wait);
+		cli_error("%s: %s; it is tried again in %" PRId64 " s", SHOWN(f->path), own.text,
+			  wait);
 	}
 	return 0;
 }
@@ -360,7 +361,11 @@ static void wait_for_more(struct watching *w, int64_t again_ns, int64_t now)
 static bool look(struct watching *w, bool *io_said)
 {
 	struct why why = {0};
-	int err = found_scan(w->dir, w->o->dir, clock_mono_ns(), &w->list, &why);
+	struct pub_places places;
+	int err;
+
+	pub_own_places(w->p, &places);
+	err = found_scan(w->dir, w->o->dir, &places, clock_mono_ns(), &w->list, &why);
 
 	if (err < 0 && !*io_said)
 		cli_error("%s: %s", w->o->dir, why.text);
@@ -409,6 +414,10 @@ int pub_watch(struct publisher *p, const struct pub_watch_options *options, stru
 	struct watching w = {.o = options, .p = p};
 	int err = store_dir_new(options->dir, true, &w.dir, why);
 
+	if (err == 0 && pub_is_dest(p, options->dir))
+		err = why_set(why, EINVAL,
+			      "the watched directory and the destination are one: the run would "
+			      "be taken for checkpoints");
 	if (err == 0)
 		err = take_signals(p, why);
 	if (err == 0 && record_path(&w) < 0)

@@ -14,6 +14,7 @@
 #define TOOLS_PUBLISHER_H
 
 #include "fs/opts.h"
+#include "tools/pub_apart.h"
 #include "tools/pub_encode.h"
 
 struct pub_options {
@@ -62,6 +63,11 @@ int pub_publish(struct publisher *p, const char *checkpoint, const uint64_t *ver
 
 /* The newest version in the destination; 0: none yet.  Asks the store. */
 int pub_newest(struct publisher *p, uint64_t *out, struct why *why) MUST_CHECK;
+
+/* Where it writes on this machine; valid as long as the publisher. */
+void pub_own_places(const struct publisher *p, struct pub_places *out);
+/* Is this directory the destination? */
+bool pub_is_dest(const struct publisher *p, const char *path);
 
 /* Makes a call that is under way end soon, with nothing lost.  Safe in a signal handler. */
 void pub_stop(struct publisher *p);
