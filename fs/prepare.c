@@ -32,6 +32,7 @@
 #include "fs/wholes.h"
 
 enum { NICE = 10 };
+static const int64_t RETRY_FIRST = NSEC_PER_SEC, RETRY_LAST = 3600 * NSEC_PER_SEC;
 
 typedef unsigned long long ull;
 
@@ -47,7 +48,8 @@ struct prepare {
 	uint64_t warmed;	    /* the number of a version's first file */
 	uint64_t settling;	    /* the newest version, and since when it is that */
 	int64_t settling_since;
-	char unwritten[200]; /* why the version under way was not written out, or "" */
+	char unwritten[200];	       /* why the version under way was not written out, or "" */
+	int64_t retry_at, retry_delay; /* then; retry_at 0: not again */
 };
 
 static bool is_stopped(void *ctx)
@@ -142,6 +144,20 @@ static int write_file(struct prepare *p, const struct generation *g, uint32_t i,
 	return 0;
 }
 
+/* Tries again later: a disk gets room, a network comes back.  Ever less often, since each attempt
+ * may write most of a version. */
+static void not_written(struct prepare *p, const struct generation *g, const struct why *why)
+{
+	char said[sizeof(p->unwritten)];
+
+	snprintf(said, sizeof(said), "; not written out: %.150s", why->text);
+	if (strcmp(said, p->unwritten) != 0)
+		log_warning("version %llu is not written out: %s", (ull)g->version, why->text);
+	memcpy(p->unwritten, said, sizeof(said));
+	p->retry_at = clock_mono_ns() + p->retry_delay;
+	p->retry_delay = MIN(2 * p->retry_delay, RETRY_LAST);
+}
+
 static void write_version(struct prepare *p, const struct generation *g)
 {
 	int64_t begin = clock_mono_ns();
@@ -149,8 +165,10 @@ static void write_version(struct prepare *p, const struct generation *g)
 	bool reused = true;
 	int ret;
 
+	if (p->written != g->root->ino)
+		p->retry_delay = RETRY_FIRST;
 	p->written = g->root->ino;
-	p->unwritten[0] = '\0';
+	p->retry_at = 0;
 	serving_preparing(p->serving, false, "writing version %llu out", (ull)g->version);
 	do
 		ret = wholes_room(p->wholes, g->state, &why);
@@ -162,6 +180,7 @@ static void write_version(struct prepare *p, const struct generation *g)
 		reused &= one;
 	}
 	if (ret == 0) {
+		p->unwritten[0] = '\0';
 		serving_preparing(p->serving, true, "version %llu %s in %.1f s", (ull)g->version,
 				  reused ? "was written out before, and checked"
 					 : "was written out",
@@ -171,8 +190,7 @@ static void write_version(struct prepare *p, const struct generation *g)
 	} else if (ret != -ECANCELED) {
 		serving_preparing(p->serving, true, "version %llu is not written out: %s",
 				  (ull)g->version, why.text);
-		log_warning("version %llu is not written out: %s", (ull)g->version, why.text);
-		snprintf(p->unwritten, sizeof(p->unwritten), "; not written out: %.150s", why.text);
+		not_written(p, g, &why);
 	}
 }
 
@@ -202,7 +220,8 @@ static void warm(struct prepare *p, const struct generation *g)
 		serving_preparing(p->serving, true, "version %llu: %llu of %llu MiB warmed%s%s%s",
 				  (ull)g->version, (ull)(result.done >> 20),
 				  (ull)(result.total >> 20), result.why != NULL ? ": " : "",
-				  result.why != NULL ? result.why : "", p->unwritten);
+				  result.why != NULL ? result.why : "",
+				  p->written == g->root->ino ? p->unwritten : "");
 	if (result.why != NULL && !is_stopped(p))
 		log_warning("version %llu: %llu of %llu MiB warmed: %s", (ull)g->version,
 			    (ull)(result.done >> 20), (ull)(result.total >> 20), result.why);
@@ -223,14 +242,21 @@ static void prepare_newest(struct prepare *p, const struct generation *g)
 		history_ready(p->history, g);
 }
 
-/* For --materialize auto: writes the newest version out once it has stayed that for long enough;
- * returns when to look again, -1: when it moves. */
+/* Writes the newest version out once it has stayed that for long enough (--materialize auto), or
+ * again when that has failed; returns when to look again, -1: when it moves. */
 static int64_t settle(struct prepare *p, const struct generation *g)
 {
 	const struct opts *o = p->config.stack->opts;
 	int64_t now = clock_mono_ns(), due;
 
-	if (p->wholes == NULL || o->materialize != MATERIALIZE_AUTO || p->written == g->root->ino)
+	if (p->wholes == NULL)
+		return -1;
+	if (p->written == g->root->ino) {
+		if (p->retry_at != 0 && p->retry_at <= now)
+			write_version(p, g);
+		return p->retry_at != 0 ? p->retry_at : -1;
+	}
+	if (o->materialize != MATERIALIZE_AUTO)
 		return -1;
 	if (p->settling != g->root->ino) {
 		p->settling = g->root->ino;
@@ -240,7 +266,7 @@ static int64_t settle(struct prepare *p, const struct generation *g)
 	if (due > now)
 		return due;
 	write_version(p, g);
-	return -1;
+	return p->retry_at != 0 ? p->retry_at : -1;
 }
 
 static void *prepare_main(void *arg)

@@ -3,7 +3,7 @@
  * weightfs wait MOUNTPOINT: sleeps in poll(2) on .weightfs/newest (or version) until a number is
  * there, prints it and ends.  A mount that goes away ends the wait with a sentence.
  *
- * How it sleeps is tools/newest.c's.  One thread.
+ * How it sleeps is tools/newest.c's.  One thread, and one that ends it should the other get stuck.
  */
 #include "cache/clock.h"
 #include "tools/cli.h"
@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -29,9 +30,12 @@ static const struct cli_opt own[] = {
 static const struct cli cli = {
 	.verb = "wait",
 	.args = "[options] MOUNTPOINT",
-	.about = "Waits until a version is whole and can be opened, and prints its number.  "
-		 "Without\n"
-		 "--after and --version any version will do.\n",
+	.about =
+		"Waits until a version is whole and can be opened, and prints its number.  "
+		"Without\n"
+		"--after and --version any version will do.  --after also ends when the run begins "
+		"again\n"
+		"meanwhile, with the number that is there then.\n",
 	.own = own,
 	.min_args = 1,
 	.max_args = 1,
@@ -41,17 +45,21 @@ static const struct cli cli = {
 	.exits = "3  the version did not come in time",
 };
 
-/* 1: there, *out has it; 0: timed out; -errno. */
-static int wait_for(int fd, uint64_t least, int64_t until, uint64_t *out)
+/* 1: there, *out has it; 0: timed out; -errno.  `next`: a smaller number than the one that was
+ * there will do, too: a run has begun again, or was set back. */
+static int wait_for(int fd, uint64_t least, bool next, int64_t until, uint64_t *out)
 {
+	uint64_t before = 0;
+
 	for (;;) {
 		bool any = false;
 		int ret = newest_read(fd, &any, out);
 
 		if (ret < 0)
 			return ret;
-		if (any && *out >= least)
+		if (any && (*out >= least || (next && *out < before)))
 			return 1;
+		before = any ? *out : before;
 		if (clock_mono_ns() >= until)
 			return 0;
 		newest_sleep(fd, -1, until);
@@ -83,6 +91,32 @@ static int parse_goal(const struct cli_line *line, uint64_t *least, int64_t *unt
 	return -1;
 }
 
+static void *too_late(void *arg)
+{
+	const int64_t *left = arg;
+	struct timespec ts = clock_timespec(*left);
+
+	while (nanosleep(&ts, &ts) < 0)
+		;
+	cli_error("the mount does not answer");
+	_exit(EXIT_CODE_TIMEOUT);
+}
+
+/* A mount whose process is stopped answers no request, and whoever waits for the answer does not
+ * look at the time. */
+static void end_at(int64_t until)
+{
+	static int64_t left;
+	pthread_t thread;
+
+	if (until == INT64_MAX)
+		return;
+	left = MAX(until - clock_mono_ns(), 0) + NSEC_PER_SEC;
+	/* Without it all is as it was. */
+	if (pthread_create(&thread, NULL, too_late, &left) == 0)
+		pthread_detach(thread);
+}
+
 int verb_wait(int argc, char **argv)
 {
 	struct cli_line line;
@@ -95,12 +129,14 @@ int verb_wait(int argc, char **argv)
 		ret = parse_goal(&line, &least, &until);
 	if (ret >= 0)
 		return ret;
+	end_at(until);
 	if (place_open(line.args[0], &dir, &why) < 0)
 		return cli_fail(&why);
 	fd = openat(dir, line.value[OPT_CURRENT] != NULL ? "version" : "newest",
 		    O_RDONLY | O_CLOEXEC);
 	close(dir);
-	ret = fd >= 0 ? wait_for(fd, least, until, &version) : -errno;
+	ret = fd >= 0 ? wait_for(fd, least, line.value[OPT_AFTER] != NULL, until, &version)
+		      : -errno;
 	if (fd >= 0)
 		close(fd);
 	if (ret < 0)

@@ -8,6 +8,8 @@ import contextlib
 import mmap
 import os
 import select
+import signal
+import subprocess
 import threading
 
 import pytest
@@ -317,6 +319,37 @@ def test_wait(run):
         assert mounted.run("wait", m.at, "--current").stdout == "1\n"
         m.control("release")
         assert mounted.run("wait", m.at, "--current", "--after", 1).stdout == "2\n"
+
+
+def test_wait_and_a_run_that_begins_again(run):
+    """Who waits for what comes after a version gets the new run's first."""
+    with mount(run, settle=0) as m:
+        m.wait_version(1)
+        publish(m, run)
+        publish(m, run)
+        with subprocess.Popen([mounted.BINARY, "wait", m.at, "--after", "3", "--timeout", "60"],
+                              stdout=subprocess.PIPE, text=True) as waiting:
+            wait_until(lambda: is_polling(waiting.pid), "it does not wait")
+            trl.Run(run.root, "v3", interval=10).sync(loads.fingerprint(50))
+            assert waiting.communicate(timeout=mounted.WAIT)[0] == "1\n"
+
+
+def is_polling(pid):
+    """Does it sleep in poll(2), with the file open?"""
+    with open(f"/proc/{pid}/wchan", encoding="ascii") as f:
+        return "poll" in f.read()
+
+
+def test_wait_ends_when_nobody_answers(run):
+    """--timeout is kept also when the mount's process does nothing at all."""
+    with mount(run, settle=0) as m:
+        m.wait_version(1)
+        m.process.send_signal(signal.SIGSTOP)
+        try:
+            done = mounted.run("wait", m.at, "--timeout", 0.1, check=False)
+        finally:
+            m.process.send_signal(signal.SIGCONT)
+        assert done.returncode == 3 and "does not answer" in done.stderr
 
 
 def wakes(poller):

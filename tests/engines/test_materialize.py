@@ -294,7 +294,7 @@ def small_disk(scratch):
 
 
 def test_disk_full(bucket, small_disk):
-    """A version that does not fit is left out; one that fits again is not."""
+    """A version that does not fit is left out, until there is room again; the next is not."""
     run, _ = published(bucket, spec={"big": ("BF16", (1024, 1024))})
     want = oracle.Oracle(bucket)
     with Mount(bucket, args=[*ALWAYS, "--cache-dir", small_disk]) as m:
@@ -310,6 +310,8 @@ def test_disk_full(bucket, small_disk):
             checks.assert_tree(m.at, want.files(2))
             assert reading.read_fd(fd) == want.files(1)[FILE]
             filler.unlink()
+            is_whole(m, 2)
+            checks.assert_tree(m.at, want.files(2))
         run.sync(models.states(6, 1, {"big": ("BF16", (1024, 1024))})[0])
         is_whole(m, 3)
         checks.assert_tree(m.at, want.files(3))
