@@ -64,6 +64,10 @@ struct format {
 	int (*encode)(const struct delta *delta, const struct part *part, const struct source *src,
 		      struct patch_writer *writer, uint64_t numel, struct why *why);
 	enum patch_op op; /* of the patches it encodes */
+	/* A sparse part is of any dtype and does not know how much it changes: `changed` is 1. */
+	bool blind;
+	/* Its patches are of bytes, whatever the tensor's dtype. */
+	bool bytewise;
 	/* The object is a patch file (patch_file.h) to be used as it is: delta_encode() has nothing
 	 * to do (-EINVAL), and a part has neither dtype nor `changed`. */
 	bool native;
@@ -73,6 +77,9 @@ struct format {
  * encoding that we cannot read (says what to set on the trainer), an error of src->read, -ENOMEM.
  * The sentence does not repeat the object's name; the caller prefixes it. */
 int delta_open(const struct source *src, struct delta **out_delta, struct why *why) MUST_CHECK;
+/* The same of an object that something else says the format of, by its name. */
+int delta_open_as(const struct source *src, const char *format, struct delta **out_delta,
+		  struct why *why) MUST_CHECK;
 void delta_free(struct delta *delta); /* NULL is fine */
 /* The part of that tensor name or NULL; O(log n). */
 const struct part *delta_find(const struct delta *delta, const char *name);

@@ -153,6 +153,9 @@ struct patch_writer; /* opaque; holds one block, up to 1 MiB of output and the d
 struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t numel,
 				      const struct sink *sink, uint64_t at);
 
+/* Bytes of an element. */
+unsigned patch_writer_width(const struct patch_writer *w);
+
 /* Before the first element: makes a blob of version 1, coded by the kernel (NULL: the best), with a
  * hash for each block if `hashes`.  Without this call it is PATCH_CODING_RAW.  -ENOMEM. */
 int patch_writer_rice(struct patch_writer *w, const struct rice_kernel *kernel, bool hashes,

@@ -45,6 +45,11 @@ struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t
 	return w;
 }
 
+unsigned patch_writer_width(const struct patch_writer *w)
+{
+	return w->width;
+}
+
 void patch_writer_free(struct patch_writer *w)
 {
 	if (w == NULL)

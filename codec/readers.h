@@ -14,6 +14,8 @@ extern const struct format format_trl;
 extern const struct format format_wfp1;
 /* Compressed checkpoints of our own (codec/read_packed.c). */
 extern const struct format format_packed;
+/* Shards of HF-directory deltas (codec/read_hfdir.c). */
+extern const struct format format_hfdir_xor, format_hfdir_overwrite;
 /* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
 extern const struct format format_full;
 

@@ -17,11 +17,17 @@
 
 #include <stdlib.h>
 
-const struct format *const formats[] = {&format_wfp1, &format_packed, &format_trl, &format_full,
+const struct format *const formats[] = {&format_wfp1,
+					&format_packed,
+					&format_trl,
+					&format_hfdir_xor,
+					&format_hfdir_overwrite,
+					&format_full,
 					NULL};
 
-static const char *const encodings[] = {"safetensors", "packed", "wfp1", "wfp1x",
-					"trl-v1",      "trl-v3", "hfdir"};
+static const char *const encodings[] = {"safetensors",	   "packed",  "wfp1",  "wfp1x",
+					"trl-v1",	   "trl-v3",  "hfdir", "hfdir-xor",
+					"hfdir-overwrite", "xor-zstd"};
 
 bool delta_encoding_known(const char *encoding)
 {
@@ -108,7 +114,22 @@ static int finish(struct delta *delta, struct why *why)
 	return 0;
 }
 
+/* By name, or whoever recognises it. */
+static const struct format *choose(const char *name, const struct st_header *header)
+{
+	for (size_t i = 0; formats[i] != NULL; i++)
+		if (name != NULL ? strcmp(formats[i]->name, name) == 0 : formats[i]->probe(header))
+			return formats[i];
+	return NULL;
+}
+
 int delta_open(const struct source *src, struct delta **out_delta, struct why *why)
+{
+	return delta_open_as(src, NULL, out_delta, why);
+}
+
+int delta_open_as(const struct source *src, const char *format, struct delta **out_delta,
+		  struct why *why)
 {
 	struct delta *delta = calloc(1, sizeof(*delta));
 	int err;
@@ -120,9 +141,7 @@ int delta_open(const struct source *src, struct delta **out_delta, struct why *w
 	err = st_read(src, &delta->header, NULL, why);
 	if (err != 0)
 		goto out;
-	for (size_t i = 0; formats[i] != NULL && delta->format == NULL; i++)
-		if (formats[i]->probe(delta->header))
-			delta->format = formats[i];
+	delta->format = choose(format, delta->header);
 	if (delta->format == NULL) {
 		err = why_set(why, ENOTSUP, "a safetensors file of no format that is known here");
 		goto out;
@@ -159,7 +178,8 @@ const struct part *delta_find(const struct delta *delta, const char *name)
 }
 
 /* What can be said of a sparse part and its target before a byte is read. */
-static int check_target(const struct part *part, bool native, enum st_dtype dtype, struct why *why)
+static int check_target(const struct part *part, const struct format *format, enum st_dtype dtype,
+			struct why *why)
 {
 	char name[200];
 
@@ -167,9 +187,9 @@ static int check_target(const struct part *part, bool native, enum st_dtype dtyp
 	if (part->kind != PART_SPARSE)
 		return why_set(why, EINVAL,
 			       "tensor \"%s\" is whole in this file: nothing to encode", name);
-	if (native)
+	if (format->native)
 		return why_set(why, EINVAL, "tensor \"%s\" is a patch already", name);
-	if (part->changed > 0 && part->dtype != dtype)
+	if (!format->blind && part->changed > 0 && part->dtype != dtype)
 		return why_set(
 			why, EBADMSG,
 			"tensor \"%s\": its new values are %s but the tensor is %s; start from a "
@@ -183,18 +203,24 @@ int delta_encode(const struct delta *delta, const struct part *part, const struc
 		 enum st_dtype dtype, uint64_t numel, const struct sink *sink, uint64_t at,
 		 uint64_t *out_len, struct why *why)
 {
+	unsigned width = st_dtype_width(dtype);
 	struct patch_writer *writer;
 	uint64_t len;
 	int err;
 
-	err = check_target(part, delta->format->native, dtype, why);
+	err = check_target(part, delta->format, dtype, why);
 	if (err != 0)
 		return err;
 	if (part->changed == 0) {
 		*out_len = 0;
 		return 0;
 	}
-	writer = patch_writer_new(delta->format->op, st_dtype_width(dtype), numel, sink, at);
+	if (delta->format->bytewise && width > 1) {
+		if (mul_overflows(numel, width, &numel))
+			return why_set(why, EBADMSG, "more bytes than 64 bits can count");
+		width = 1;
+	}
+	writer = patch_writer_new(delta->format->op, width, numel, sink, at);
 	if (writer == NULL)
 		return why_set(why, ENOMEM, "out of memory for a patch");
 	err = delta->format->encode(delta, part, src, writer, numel, why);

@@ -69,7 +69,7 @@ static const char *directory_of(const struct run *r, const struct state *state, 
 {
 	const struct step *s;
 
-	if (r->base != NULL || r->lineage.own == NULL || state == NULL)
+	if (r->base != NULL || !r->lineage.directories || state == NULL)
 		return NULL;
 	s = lineage_find(&r->lineage, state->version);
 	if (s == NULL || !s->anchor.present)
@@ -85,7 +85,7 @@ bool companions_known(const struct run *r, const struct state *state)
 {
 	size_t len;
 
-	return r->base != NULL || r->lineage.own == NULL || state == NULL ||
+	return r->base != NULL || !r->lineage.directories || state == NULL ||
 	       directory_of(r, state, &len) != NULL;
 }
 
@@ -100,7 +100,7 @@ static const char *shown_name(const struct run *r, const struct state *state, en
 	const char *dir = directory_of(r, state, &len);
 
 	if (pass == PASS_BESIDE)
-		return r->base == NULL && r->lineage.own != NULL && directories_own(key) ? NULL
+		return r->base == NULL && r->lineage.directories && directories_own(key) ? NULL
 											 : key;
 	return dir != NULL && strncmp(key, dir, len) == 0 ? key + len : NULL;
 }
@@ -237,7 +237,7 @@ static int put_one(struct run *r, struct node *root, enum pass pass, const struc
 	*out_sig = sign(*out_sig, name, node);
 	err = node_put(root, name, node);
 	/* What a version has of its own goes before what lies beside all of them. */
-	if (err == -EEXIST && pass == PASS_BESIDE && r->lineage.own != NULL)
+	if (err == -EEXIST && pass == PASS_BESIDE && r->lineage.directories)
 		return 0;
 	if (err == -EEXIST)
 		run_note(r, "companion file %.200s is hidden by a weight file of that name",

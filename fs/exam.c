@@ -187,6 +187,7 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 	e->state = EXAM_OK;
 	e->complete = named != NULL ? named->entry->kind == MANIFEST_ANCHOR : covers(&r->cover, d);
 	e->native = d->format->native;
+	e->blind = d->format->blind;
 	e->given_base = e->native && d->encoding == WFP1_GIVEN_BASE;
 	take_states(e, d);
 	e->foreign = is_foreign(&r->cover, d);
@@ -194,7 +195,7 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 	e->base_version = d->base_version;
 	e->full = d->full;
 	e->sparse = d->sparse;
-	e->changed = d->changed;
+	e->changed = e->blind ? 0 : d->changed;
 	e->bytes = o->size;
 	snprintf(e->format, sizeof(e->format), "%s", d->generation);
 	opened_put(opened);
@@ -333,12 +334,12 @@ static int check_full(const struct layout_tensor *t, const struct part *p,
 }
 
 /* Can the values of a sparse part be put into the tensor as it is stored? */
-static int check_sparse(const struct part *p, const struct tensor_source *now, struct why *why)
+static int check_sparse(const struct part *p, const struct tensor_source *now, bool blind,
+			struct why *why)
 {
-
 	if (now == NULL)
 		return why_set(why, EBADMSG, "is a complete anchor with sparse tensors in it");
-	if (p->dtype != now->dtype)
+	if (!blind && p->dtype != now->dtype)
 		return why_set(why, EBADMSG,
 			       "the values for tensor \"%s\" are %s, the tensor is %s",
 			       SHOWN(p->name), st_dtype_name(p->dtype), st_dtype_name(now->dtype));
@@ -370,7 +371,7 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 								  .dtype = p->dtype,
 								  .packed = d->original != NULL};
 		} else if (p->changed > 0 || e->native) {
-			err = e->native && now != NULL ? 0 : check_sparse(p, now, why);
+			err = e->native && now != NULL ? 0 : check_sparse(p, now, e->blind, why);
 			e->patches++;
 		}
 		if (err < 0)
@@ -531,6 +532,8 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 		err = opened_get(r, object, &opened, &e->why);
 	if (needs_link && err == 0)
 		err = make_link(r, e, opened, number, target, name, &e->why);
+	if (err == 0 && e->blind && e->link != NULL)
+		e->changed = e->link->changed;
 	if (err < 0) {
 		exam_unmatch(e);
 		exam_fail(r, e, err);

@@ -72,6 +72,7 @@ struct lineage {
 	const struct manifest *manifest; /* borrowed; NULL: ordered by keys */
 	struct span *spans;		 /* ascending by base, then by version */
 	size_t span_count;
+	bool directories;	/* a version has a directory, with companions of its own */
 	struct manifest *own;	/* owned: the manifest, where it was made for this lineage */
 	struct identity origin; /* with `own`: of the run's first object */
 	/* private */

@@ -25,18 +25,32 @@ const struct named *lineage_named(const struct lineage *l, const char *key)
 	return bsearch(&wanted, l->named, l->named_count, sizeof(wanted), compare_named);
 }
 
+/* Of a version that is a directory everything in it is named: its index and companions, too. */
+static bool is_beside(const struct manifest_entry *e, const struct manifest_object *o)
+{
+	static const char suffix[] = ".safetensors";
+	size_t len = strlen(o->key), n = sizeof(suffix) - 1;
+
+	return strcmp(e->encoding, "xor-zstd") == 0 &&
+	       (len < n || strcmp(o->key + len - n, suffix) != 0);
+}
+
 static struct pieces add_pieces(struct lineage *l, const struct listing *listing,
 				const struct manifest_entry *e)
 {
-	struct pieces p = {.v = l->pieces + l->piece_count,
-			   .count = e->object_count,
-			   .present = true,
-			   .entry = e};
+	struct pieces p = {.v = l->pieces + l->piece_count, .present = true, .entry = e};
 
 	for (size_t i = 0; i < e->object_count; i++) {
 		const struct manifest_object *named = &e->objects[i];
 		const struct object *o = listing_find(listing, named->key);
 
+		l->named[l->named_count++] =
+			(struct named){.key = named->key, .entry = e, .size = named->size};
+		if (is_beside(e, named)) {
+			l->directories = true;
+			continue;
+		}
+		p.count++;
 		if (o == NULL) {
 			struct object *missing = &l->missing[l->missing_count++];
 
@@ -48,8 +62,6 @@ static struct pieces add_pieces(struct lineage *l, const struct listing *listing
 			o = missing;
 		}
 		l->pieces[l->piece_count++] = (struct piece){.object = o, .file = named->file};
-		l->named[l->named_count++] =
-			(struct named){.key = named->key, .entry = e, .size = named->size};
 	}
 	return p;
 }
@@ -142,6 +154,6 @@ int lineage_declare(const struct listing *listing, const struct manifest *m, str
 int lineage_found(const struct listing *listing, struct manifest *m, const struct identity *origin,
 		  struct lineage *out)
 {
-	*out = (struct lineage){.manifest = m, .own = m, .origin = *origin};
+	*out = (struct lineage){.manifest = m, .directories = true, .own = m, .origin = *origin};
 	return declare(listing, out);
 }

@@ -29,6 +29,15 @@ void sources_unref(struct sources *s)
 	free(s);
 }
 
+/* Does the patch change the tensor by its elements, or by its bytes? */
+static bool fits(const struct patch *p, const struct layout_tensor *t)
+{
+	const uint64_t numel = layout_patch_numel(t);
+
+	return p->numel == numel || (p->width == 1 && numel > 0 && p->numel % numel == 0 &&
+				     p->numel / numel <= st_dtype_width(t->dtype));
+}
+
 static int match(struct link *l, const struct layout *layout, const uint32_t *targets,
 		 struct why *why)
 {
@@ -50,7 +59,7 @@ static int match(struct link *l, const struct layout *layout, const uint32_t *ta
 		if (t == LAYOUT_NONE)
 			return why_set(why, EBADMSG, "patch of an unknown tensor \"%s\"",
 				       SHOWN(name));
-		if (p->numel != layout_patch_numel(&layout->tensors[t]))
+		if (!fits(p, &layout->tensors[t]))
 			return why_set(why, EBADMSG,
 				       "patch of \"%s\" is for %llu elements, the tensor has %llu",
 				       SHOWN(name), (unsigned long long)p->numel,

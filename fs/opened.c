@@ -56,6 +56,19 @@ int opened_try(struct run *r, const struct object *object, struct why *why)
 	return err;
 }
 
+/* The format that weightfs.json or a directory's index says of a delta; NULL: the object itself
+ * does. */
+static const char *said_format(const struct run *r, const struct object *o)
+{
+	const struct named *n = lineage_named(&r->lineage, o->key);
+
+	if (n == NULL || n->entry->kind == MANIFEST_ANCHOR)
+		return NULL;
+	if (strcmp(n->entry->encoding, "xor-zstd") == 0)
+		return "hfdir-xor";
+	return strncmp(n->entry->encoding, "hfdir-", 6) == 0 ? n->entry->encoding : NULL;
+}
+
 static int opened_new(struct run *r, const struct object *object, struct opened **out,
 		      struct why *why)
 {
@@ -70,7 +83,7 @@ static int opened_new(struct run *r, const struct object *object, struct opened 
 	err = open_settled(r, object, &o->blob, why);
 	if (err == 0) {
 		src = blob_source(o->blob);
-		err = delta_open(&src, &o->delta, why);
+		err = delta_open_as(&src, said_format(r, object), &o->delta, why);
 	}
 	if (err < 0) {
 		opened_free(o);

@@ -153,10 +153,6 @@ int declared_admit(const struct named *named, const struct object *o, struct why
 {
 	if (named == NULL || o->err != 0)
 		return 0;
-	if (strcmp(named->entry->encoding, "xor-zstd") == 0)
-		return why_set(why, ENOTSUP,
-			       "is in the encoding xor-zstd, which is for the receivers of slime "
-			       "and SGLang; publish in another one to mount it");
 	if (!delta_encoding_known(named->entry->encoding))
 		return why_set(why, ENOTSUP,
 			       "is in the encoding \"%s\", which this weightfs does not know: a "

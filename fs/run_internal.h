@@ -72,6 +72,7 @@ struct exam {
 	bool counted;  /* cover.counted includes it */
 	bool holes_legal;
 	bool native;	 /* a patch file, used as it is */
+	bool blind;	 /* its changes are counted when they become a patch */
 	bool given_base; /* native, but to be made with the bytes of its base version */
 	char format[32];
 	int64_t base_version;

@@ -1,4 +1,5 @@
-"""A receiver of HF-directory deltas, as slime's engines pull them: weight_v%06d directories.
+"""A receiver of HF-directory deltas, as slime's engines pull them: weight_v%06d directories; and a
+trainer that writes them.
 
 Written from the format's description alone, with the rules of its receivers: the index says what a
 version is and is the sign that it is there; a version without `delta_encoding` is a whole
@@ -10,10 +11,14 @@ the index names and what the shards hold must agree.
 
 import json
 import struct
+import zlib
 from pathlib import Path
 
+import numpy as np
 import xxhash
 import zstandard
+
+from lib import safetensors_py as st
 
 INDEX = "model.safetensors.index.json"
 
@@ -124,3 +129,79 @@ def pull(root, base, target):
             raise Refused(f"version {version} says {index['metadata']['version']}")
         state = apply_delta(state, directory(root, version), index, version - 1)
     return state
+
+
+# ---- a trainer's side ----
+
+def compress(data, stated=True):
+    """One zstd frame; without `stated` it does not say its size."""
+    if stated:
+        return zstandard.ZstdCompressor(level=1).compress(data)
+    writer = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
+    return writer.compress(data) + writer.flush()
+
+
+def change(old, new, encoding):
+    """What a frame holds for one tensor's bytes."""
+    a, b = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
+    if encoding == "xor":
+        return (a ^ b).tobytes()
+    at = np.flatnonzero(a != b)
+    return struct.pack("<I", len(at)) + at.astype("<u4").tobytes() + b[at].tobytes()
+
+
+CHECKSUMS = {"xxh3-128": lambda data: xxhash.xxh3_128(data).hexdigest(),
+             "adler32": lambda data: f"{zlib.adler32(data):08x}"}
+
+
+class Trainer:
+    """Writes versions as slime does: shards of changed tensors, then the index."""
+
+    def __init__(self, root, states, encoding="xor", shards=2, stated=True, name="weight_v{:06d}",
+                 sums="xxh3-128"):
+        self.root, self.states, self.encoding = Path(root), states, encoding
+        self.shards, self.stated, self.name, self.sums = shards, stated, name, sums
+
+    def folder(self, version):
+        """Where a version goes."""
+        return self.root / self.name.format(version)
+
+    def bytes_of(self, version):
+        """{name: bytes} of a state; version 0 is the first."""
+        return {n: t.data.tobytes() for n, t in self.states[version].items()}
+
+    def delta(self, version, base=None, wrong=None):
+        """A delta from the version before; `wrong` replaces frames, {name: bytes}."""
+        old, new = self.bytes_of(version - 1), self.bytes_of(version)
+        changed = [n for n in new if new[n] != old[n]]
+        frames = {n: compress(change(old[n], new[n], self.encoding), self.stated)
+                  for n in changed}
+        frames.update(wrong or {})
+        parts = [p for p in (changed[i::self.shards] for i in range(self.shards)) if p]
+        self.folder(version).mkdir(parents=True, exist_ok=True)
+        weight_map = {}
+        for i, names in enumerate(parts):
+            file = f"model-{i:05d}-of-{len(parts):05d}.safetensors"
+            tensors = {n: st.Tensor("U8", (len(frames[n]),), np.frombuffer(frames[n], np.uint8))
+                       for n in names}
+            sums = {n: CHECKSUMS[self.sums](new[n]) for n in names}
+            self.put(version, file, st.dump(tensors, sums))
+            weight_map.update({n: file for n in names})
+        number = f"{version - 1 if base is None else base:06d}"
+        self.put(version, INDEX, json.dumps({"metadata": {
+            "version": f"{version:06d}", "base_version": number, "delta_encoding": self.encoding,
+            "compression_format": "zstd", "checksum_format": self.sums},
+            "weight_map": weight_map}).encode())
+
+    def full(self, version):
+        """A whole checkpoint."""
+        self.folder(version).mkdir(parents=True, exist_ok=True)
+        self.put(version, "model.safetensors", st.dump(self.states[version], {"format": "pt"}))
+        self.put(version, "config.json", b'{"model_type": "tiny"}')
+
+    def put(self, version, name, data):
+        """By a temporary name, as the trainers do."""
+        path = self.folder(version) / name
+        tmp = path.with_name("." + name + ".tmp")
+        tmp.write_bytes(data)
+        tmp.rename(path)

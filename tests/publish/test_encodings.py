@@ -120,7 +120,7 @@ def test_xor_zstd(bucket, scratch):
     tensors, metadata = hfdir.read(full / BASE)[1], hfdir.index_of(bucket, 5)["metadata"]
     assert "delta_encoding" not in metadata
     assert metadata["total_size"] == sum(len(data) for _, _, data in tensors.values())
-    assert "receivers of slime and SGLang" in mounted.run("verify", bucket, check=False).stdout
+    assert mounted.run("verify", bucket, check=False).stdout == ""
     with pytest.raises(hfdir.Refused, match="out of order"):
         hfdir.apply_delta(hfdir.whole(full), hfdir.directory(bucket, 7),
                           hfdir.index_of(bucket, 7), 5)

@@ -1,0 +1,187 @@
+"""HF-directory deltas, as slime and its relatives write them: every byte of every version."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lib import checks, hfdir, models, mounted, publishing, reading
+from lib import safetensors_py as st
+from lib.mounted import Mount
+
+MODEL = "model.safetensors"
+SPEC = {**models.SMALL, "one.f32": ("F32", (3, 70001)), "q.f8": ("F8_E4M3", (64, 33)),
+        "q.i8": ("I8", (1000,)), "h.f16": ("F16", (17, 5)), "none": ("BF16", (0, 4))}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(scratch, monkeypatch):
+    """Tools keep patches in a cache directory, too: one of this test's own."""
+    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
+
+
+def holds(top, state):
+    """The file of this version has this state, to the byte."""
+    have = st.load_file(top / MODEL)[0]
+    assert {n: t.data.tobytes() for n, t in have.items()} == \
+        {n: t.data.tobytes() for n, t in state.items()}
+
+
+def random_states(seed, count):
+    """States that differ by any bits: few, many, all and none of them."""
+    rng, state = models.start(seed, SPEC)
+    out = [state]
+    for density in (0.01, 0, 1, 0.3, 0.001, 0.02)[:count - 1]:
+        state = dict(state)
+        for name, t in state.items():
+            raw = np.frombuffer(t.data.tobytes(), np.uint8).copy()
+            at = rng.random(raw.size) < density
+            raw[at] = rng.integers(0, 256, int(at.sum()), dtype=np.uint8)
+            state[name] = st.Tensor(t.dtype, t.shape, raw.view(t.data.dtype))
+        out.append(state)
+    return out
+
+
+@pytest.mark.parametrize("encoding", ["xor", "overwrite"])
+@pytest.mark.parametrize("stated, sums", [(True, "xxh3-128"), (False, "adler32")])
+def test_every_byte(encoding, stated, sums, bucket, scratch):
+    """A run that begins at --base, with a whole checkpoint in between; some arrive later."""
+    states = random_states(61, 7)
+    base = models.write_base(scratch / "base", states[0])
+    t = hfdir.Trainer(bucket, states, encoding, stated=stated, sums=sums)
+    for version in (1, 2, 3):
+        t.delta(version)
+    with Mount(bucket, base=base) as m:
+        m.wait_version(3)
+        assert m.status()["format"] == f"hfdir-{encoding}"
+        t.full(4)
+        m.wait_version(4)
+        for version in (5, 6):
+            t.delta(version)
+            m.wait_version(version)
+        mounted.wait_until(lambda: m.versions() == [0, 1, 2, 3, 4, 5, 6], m.status)
+        for version, state in enumerate(states):
+            holds(m.tree(version), state)
+            checks.assert_ranges(m.tree(version) / MODEL, (m.tree(version) / MODEL).read_bytes(),
+                                 version, 5)
+        assert m.status()["problems"] == []
+    report = json.loads(mounted.run("verify", "--json", "-q", bucket, "--base", base).stdout)
+    assert report["ok"] and report["whole"] == report["versions"]
+    out = scratch / "out"
+    mounted.run("export", bucket, "--base", base, "--version", "5", "-o", out)
+    holds(out, states[5])
+
+
+def test_published(bucket, scratch):
+    """What publish writes with xor-zstd: with its weightfs.json and without."""
+    states = random_states(62, 6)
+    out = publishing.Publisher(bucket, scratch / "state",
+                               ["--encoding", "xor-zstd", "--anchor-every", "4"])
+    for i, state in enumerate(states):
+        out.publish(publishing.write_checkpoint(scratch / f"c{i}", state))
+    for _ in range(2):
+        with Mount(bucket) as m:
+            m.wait_version(6)
+            mounted.wait_until(lambda m=m: m.versions() == [1, 2, 3, 4, 5, 6], m.status)
+            for version, state in enumerate(states, 1):
+                holds(m.tree(version), state)
+                assert "config.json" in reading.tree(m.tree(version))
+                assert not any("weight_v" in name for name in reading.tree(m.tree(version)))
+            assert m.status()["problems"] == []
+        (bucket / publishing.POINTER).unlink(missing_ok=True)
+
+
+def test_latest(bucket):
+    """Nothing above `latest` is shown; set back, it is followed; damaged, it moves nothing."""
+    states = models.states(63, 4, models.SMALL)
+    t = hfdir.Trainer(bucket / "updates" / "run-1", [None, *states])
+    t.full(1)
+    for version in (2, 3, 4):
+        t.delta(version)
+    (bucket / "latest").write_text("run-1/weight_v000003\n")
+    with Mount(bucket) as m:
+        m.wait_version(3)
+        holds(m.at, states[2])
+        (bucket / "latest").write_text("run-1/weight_v000004")
+        m.wait_version(4)
+        (bucket / "latest").write_text("../weight_v000002")
+        assert "does not name" in m.wait_problem("latest")
+        assert m.version() == 4
+        (bucket / "latest").write_text("run-1/weight_v000002")
+        m.wait_version(2)
+        holds(m.at, states[1])
+
+
+def test_without_base(bucket, scratch):
+    """Deltas from version 0 need it; the sentence names the option."""
+    states = models.states(64, 4, models.SMALL)
+    t = hfdir.Trainer(bucket, states, name="v{}")
+    t.delta(1)
+    t.delta(2)
+    with Mount(bucket) as m:
+        assert "--base" in m.wait_problem("v1/" + hfdir.INDEX)
+        assert m.version() is None
+        t.full(3)
+        m.wait_version(3)
+    with Mount(bucket, base=models.write_base(scratch / "base", states[0])) as m:
+        m.wait_version(3)
+        holds(m.at, states[3])
+
+
+def test_broken_chains(bucket):
+    """A missing link, a delta for another base, one that says another number: nothing on top of
+    them becomes visible, until the next whole checkpoint."""
+    states = models.states(65, 9, models.SMALL)
+    t = hfdir.Trainer(bucket, states)
+    t.full(1)
+    t.delta(2)
+    t.delta(4)
+    t.delta(5)
+    with Mount(bucket) as m:
+        m.wait_version(2)
+        sentence = m.wait_problem("weight_v000004/" + hfdir.INDEX)
+        assert "applies to version 3, but the one before it here is 2" in sentence
+        assert len(m.status()["problems"]) == 1
+        t.delta(3)
+        m.wait_version(5)
+        holds(m.at, states[5])
+        t.delta(6, base=4)
+        m.wait_problem("weight_v000006/" + hfdir.INDEX)
+        assert m.version() == 5
+        t.full(7)
+        m.wait_version(7)
+        t.delta(8)
+        m.wait_version(8)
+        holds(m.at, states[8])
+        assert 6 not in m.versions()
+
+
+NAME, SIZE = "model.layers.0.gate.val", 7 * 9 * 2
+
+
+@pytest.mark.parametrize("encoding, frame, sentence", [
+    ("xor", hfdir.compress(bytes(1 << 26)), "more than the tensor has"),
+    ("xor", hfdir.compress(bytes(1 << 26), False), "more than the tensor has"),
+    ("xor", hfdir.compress(bytes(SIZE + 1), False), "more than the tensor has"),
+    ("xor", hfdir.compress(bytes(SIZE - 1)), "less than it should"),
+    ("xor", hfdir.compress(bytes(SIZE))[:-2], "ends in the middle"),
+    ("xor", hfdir.compress(bytes(SIZE)) + b"x", "behind it"),
+    ("xor", b"not a frame at all....", "is none"),
+    ("overwrite", hfdir.compress(b"\xff\xff\xff\x7f" + bytes(60)), "lists more bytes"),
+    ("overwrite", hfdir.compress(b"\2\0\0\0\5\0\0\0\5\0\0\0ab"), "ascend"),
+    ("overwrite", hfdir.compress(b"\1\0\0\0\xff\xff\0\0a"), "beyond the tensor"),
+    ("overwrite", hfdir.compress(b"\1\0\0\0\5\0\0\0"), "less than it should"),
+    ("overwrite", hfdir.compress(b"\1\0\0\0\5\0\0\0ab"), "more than the tensor has"),
+])
+def test_bad_frames(encoding, frame, sentence, bucket):
+    """Bombs, cut frames and lists that are none: refused by a sentence with the tensor's name."""
+    states = models.states(66, 3, models.TINY)
+    t = hfdir.Trainer(bucket, [None, *states], encoding, shards=1)
+    t.full(1)
+    t.delta(2, wrong={NAME: frame})
+    with Mount(bucket) as m:
+        m.wait_version(1)
+        have = m.wait_problem("weight_v000002/model-00000-of-00001.safetensors")
+        assert sentence in have and NAME in have
+        assert m.version() == 1
+        holds(m.at, states[0])
