@@ -5,7 +5,8 @@
  * Looks at every object, not only at what the newest version needs: each is read to its last byte,
  * each header is validated, each version is built, which validates every changed element of its
  * chain, and where the format has a hash of the whole state (TRL v1.0), it is computed and
- * compared.  Problems go to standard output, one line each; the summary goes to standard error.
+ * compared; so are the checksums that HF-directory deltas have of tensors.  Problems go to standard
+ * output, one line each; the summary goes to standard error.
  *
  * One thread.
  */
@@ -18,6 +19,7 @@
 #include "tools/place.h"
 #include "tools/progress.h"
 #include "tools/sha256.h"
+#include "tools/sums.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -269,6 +271,18 @@ static void check_state(struct verify *v, const struct version_info *info, const
 	buf_release(&text);
 }
 
+/* Are the tensors that an HF-directory delta changes what its checksums say? */
+static void check_sums(struct verify *v, const struct version_info *info, const struct state *s)
+{
+	size_t checked, skipped;
+	struct why why = {0};
+
+	if (sums_check(v->stack->run, info, s, &checked, &skipped, &why) < 0)
+		problem(v, info->key, why.text);
+	else if (checked > 0 && skipped == 0 && v->hashed != info->number)
+		v->hashes++;
+}
+
 static void check_version(struct verify *v, const struct version_info *info)
 {
 	struct generation *g = NULL;
@@ -288,6 +302,7 @@ static void check_version(struct verify *v, const struct version_info *info)
 	v->whole += !again;
 	check_hash(v, info, g->state);
 	check_state(v, info, g->state);
+	check_sums(v, info, g->state);
 	generation_unref(g);
 }
 

@@ -66,7 +66,7 @@ def test_every_byte(encoding, stated, sums, bucket, scratch):
                                  version, 5)
         assert m.status()["problems"] == []
     report = json.loads(mounted.run("verify", "--json", "-q", bucket, "--base", base).stdout)
-    assert report["ok"] and report["whole"] == report["versions"]
+    assert report["ok"] and report["whole"] == report["versions"] and report["hashes"] == 4
     out = scratch / "out"
     mounted.run("export", bucket, "--base", base, "--version", "5", "-o", out)
     holds(out, states[5])
@@ -185,3 +185,23 @@ def test_bad_frames(encoding, frame, sentence, bucket):
         assert sentence in have and NAME in have
         assert m.version() == 1
         holds(m.at, states[0])
+
+
+def test_checksums(bucket, scratch):
+    """Another base than the trainer's, and a flipped bit in a whole checkpoint: verify says so."""
+    states = models.states(67, 4, models.TINY)
+    other = models.states(68, 1, models.TINY)[0]
+    for sums in ("xxh3-128", "adler32"):
+        t = hfdir.Trainer(bucket / sums, states, sums=sums)
+        t.delta(1)
+        base = models.write_base(scratch / f"base-{sums}", other)
+        done = mounted.run("verify", bucket / sums, "--base", base, check=False)
+        assert done.returncode == 1 and "checksum" in done.stdout and "--base" in done.stdout
+    t = hfdir.Trainer(bucket / "full", states)
+    t.full(1)
+    t.delta(2)
+    path = t.folder(1) / MODEL
+    blob = bytearray(path.read_bytes())
+    blob[-1] ^= 1
+    path.write_bytes(blob)
+    assert "checksum" in mounted.run("verify", bucket / "full", check=False).stdout
