@@ -3,7 +3,8 @@
  * Memory that is left, from what the kernel says.
  *
  * Pages put into the page cache on behalf of a mount are charged to the process that puts them
- * there, so a limit of our own control group (version 2) counts as well as the machine's.  Inactive
+ * there, so limits of our own control group (version 2) and of those above it count as well as the
+ * machine's.  Inactive
  * file pages of the group are what could be given up: they count as free.
  *
  * Pressure (PSI) is what tells "full of cache" from "short": a machine that has waited for memory
@@ -49,13 +50,46 @@ static bool field_of_file(const char *path, const char *key, double *out)
 	return found;
 }
 
-/* What the control group may still take; false: no limit that we can see. */
-static bool group_available(double *out)
+bool memory_of_group(const char *root, const char *group, struct memory_room *out)
 {
-	double limit, used, inactive = 0;
-	char path[4096 + 64], *text = NULL, *group;
-	size_t len;
+	size_t len = strlen(root), end = len + strlen(group);
+	char path[4096 + 64];
 	bool found = false;
+
+	if (end > 4096)
+		return false;
+	memcpy(path, root, len);
+	memcpy(path + len, group, end - len + 1);
+	/* Each group on the way up has a limit of its own. */
+	for (;;) {
+		double limit, used, left, inactive = 0;
+		bool limited;
+
+		snprintf(path + end, sizeof(path) - end, "/memory.max");
+		limited = field_of_file(path, "", &limit); /* "max" is no number */
+		snprintf(path + end, sizeof(path) - end, "/memory.current");
+		if (limited && field_of_file(path, "", &used)) {
+			snprintf(path + end, sizeof(path) - end, "/memory.stat");
+			(void)field_of_file(path, "inactive_file", &inactive);
+			left = MAX(limit - used + inactive, 0);
+			if (!found || left < out->left)
+				*out = (struct memory_room){left, limit};
+			found = true;
+		}
+		if (end <= len)
+			return found;
+		do
+			end--;
+		while (end > len && path[end] != '/');
+	}
+}
+
+/* The room of this process's control group; false: no limit that we can see. */
+static bool own_group(struct memory_room *out)
+{
+	char *text = NULL, *group;
+	bool found = false;
+	size_t len;
 
 	if (file_slurp(AT_FDCWD, "/proc/self/cgroup", TEXT_MAX, &text, &len) < 0)
 		return false;
@@ -63,39 +97,46 @@ static bool group_available(double *out)
 	if (group != NULL) {
 		group += *group == '\n' ? 4 : 0;
 		group[strcspn(group, "\n")] = '\0';
-		snprintf(path, sizeof(path), "/sys/fs/cgroup%.4000s/memory.max", group);
-		found = field_of_file(path, "", &limit); /* "max" is no number */
-		snprintf(path, sizeof(path), "/sys/fs/cgroup%.4000s/memory.current", group);
-		found = found && field_of_file(path, "", &used);
-		snprintf(path, sizeof(path), "/sys/fs/cgroup%.4000s/memory.stat", group);
-		if (found)
-			(void)field_of_file(path, "inactive_file", &inactive);
+		found = memory_of_group("/sys/fs/cgroup", group, out);
 	}
 	free(text);
-	if (found)
-		*out = MAX(limit - used + inactive, 0);
 	return found;
+}
+
+static bool machine(struct memory_room *out)
+{
+	if (!field_of_file("/proc/meminfo", "MemAvailable:", &out->left) ||
+	    !field_of_file("/proc/meminfo", "MemTotal:", &out->total))
+		return false;
+	out->left *= 1024;
+	out->total *= 1024;
+	return true;
 }
 
 uint64_t memory_available(void)
 {
-	double machine, group;
+	struct memory_room room;
 	uint64_t left = UINT64_MAX;
 
-	if (field_of_file("/proc/meminfo", "MemAvailable:", &machine))
-		left = (uint64_t)(machine * 1024);
-	if (group_available(&group))
-		left = MIN(left, (uint64_t)group);
+	if (machine(&room))
+		left = (uint64_t)room.left;
+	if (own_group(&room))
+		left = MIN(left, (uint64_t)room.left);
 	return left;
+}
+
+static bool is_short(const struct memory_room *room)
+{
+	return room->left < room->total * SHORT_PART;
 }
 
 bool memory_short(void)
 {
-	double total, pressure;
+	struct memory_room room;
+	double pressure;
 
 	if (field_of_file("/proc/pressure/memory", "some avg10=", &pressure) &&
 	    pressure > PRESSURE_MAX)
 		return true;
-	return field_of_file("/proc/meminfo", "MemTotal:", &total) &&
-	       (double)memory_available() < total * 1024 * SHORT_PART;
+	return (machine(&room) && is_short(&room)) || (own_group(&room) && is_short(&room));
 }
