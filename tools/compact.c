@@ -196,6 +196,14 @@ static int spans(struct compact *c, const struct manifest *m, struct why *why)
 
 		if (e->version <= base || e->kind != MANIFEST_DELTA || e->version == last)
 			continue;
+		if (e->object_count > 0 && strcmp(e->encoding, "wfp1") != 0) {
+			/* Not to be merged: what is before it may be. */
+			if (n > 1 && c->every == 0 && !has_span(m, base, last))
+				ret = one_span(c, m, base, last, why);
+			base = last = e->version;
+			n = 0;
+			continue;
+		}
 		last = e->version;
 		n++;
 		if (n < 2 || (c->every > 0 ? n < c->every : last != m->newest))

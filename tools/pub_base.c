@@ -358,11 +358,57 @@ static int decide_anchor(struct attempt *a, struct why *why)
 	return 0;
 }
 
+/*
+ * Can those who read this encoding have the newest version, which the delta is for?  Mounts read
+ * all but whole directories; other receivers read their own encoding only, and know our other
+ * objects by no name.
+ */
+static bool can_follow(const struct attempt *a, const struct manifest_entry *e)
+{
+	const struct pub_encoding *ours = a->p->encoding, *theirs;
+	struct why ignored = {0};
+
+	if (strcmp(e->encoding, ours->name) == 0)
+		return true;
+	theirs = pub_encoding_find(e->encoding, &ignored);
+	if (!ours->alone)
+		return theirs == NULL || !theirs->consecutive;
+	return !ours->consecutive && e->kind == MANIFEST_ANCHOR &&
+	       strcmp(e->encoding, "safetensors") == 0 && e->object_count > 0 &&
+	       strchr(e->objects[0].key, '-') == NULL; /* as TRL names it */
+}
+
+static void check_readers(struct attempt *a)
+{
+	const struct manifest *m = a->was.manifest;
+	const char *other = NULL;
+	uint64_t version = m->newest;
+
+	for (size_t i = m->step_count; i-- > 0 && m->steps[i].version >= version;) {
+		const struct manifest_entry *e = &m->steps[i];
+
+		if (e->object_count == 0) { /* as good as the one before */
+			version = e->base;
+			continue;
+		}
+		if (can_follow(a, e))
+			return;
+		other = e->encoding;
+	}
+	if (other == NULL)
+		return;
+	set_reason(a, "the version before is in %s, which readers of %s do not have", other,
+		   a->p->encoding->name);
+	a->want_delta = false;
+}
+
 int pub_decide(struct attempt *a, struct why *why)
 {
 	int ret = 0;
 
 	a->want_delta = a->old != NULL;
+	if (a->want_delta)
+		check_readers(a);
 	if (a->want_delta && a->p->encoding->consecutive && a->in.version != a->newest + 1) {
 		set_reason(a, "%s has no deltas over more than one number", a->p->encoding->name);
 		a->want_delta = false;

@@ -76,6 +76,11 @@ int pub_open(const struct pub_options *options, struct publisher **out, struct w
 			     : p->encoding;
 	if (p->encoding == NULL || p->anchors == NULL)
 		ret = -EINVAL;
+	else if (p->anchors != p->encoding && (p->encoding->alone || p->anchors->alone))
+		ret = why_set(why, EINVAL,
+			      "--encoding %s does not go with --anchor-encoding %s: who reads the "
+			      "one does not read the other",
+			      p->encoding->name, p->anchors->name);
 	p->made = options->dry_run && strstr(options->dest, "://") == NULL &&
 		  access(options->dest, F_OK) < 0;
 	if (ret == 0)

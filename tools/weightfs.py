@@ -62,6 +62,10 @@ class _Tensor:
         if hasattr(value, "full_tensor"):
             raise Error(f'tensor "{name}" is sharded over processes: gather it first '
                         "(full_tensor() on every rank)")
+        if not str(getattr(value, "layout", "torch.strided")).endswith("strided"):
+            raise Error(f'tensor "{name}" is not dense ({value.layout}): to_dense() makes it so')
+        if getattr(value, "is_meta", False):
+            raise Error(f'tensor "{name}" has no data (it is on the device "meta")')
         dtype = getattr(value, "dtype", "")
         kind = getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1]
         if kind not in _DTYPES or not hasattr(value, "shape"):
@@ -113,6 +117,11 @@ def stream(state, put, metadata=None):
     tensors = [_Tensor(str(name), value) for name, value in state.items()]
     if not tensors:
         raise Error("the state has no tensors")
+    names = {t.name for t in tensors}
+    if len(names) < len(tensors):
+        raise Error("two keys of the state are the same when they are written as text")
+    if "__metadata__" in names or any("\ud800" <= c <= "\udfff" for n in names for c in n):
+        raise Error("a key of the state is no name that safetensors can hold")
     tensors.sort(key=lambda t: (-t.width, t.name))
     header, at = {"__metadata__": {"format": "pt", **(metadata or {})}}, 0
     for t in tensors:
@@ -205,7 +214,10 @@ def publish(path_or_state, dest, **options):
         text = _run([*words, "-", os.fspath(dest)], lambda put: stream(path_or_state, put))
     else:
         text = _run([*words, os.fspath(path_or_state), os.fspath(dest)])
-    return SimpleNamespace(**json.loads(text.splitlines()[-1]))
+    try:
+        return SimpleNamespace(**json.loads(text.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        raise Error(f"{_program()} printed no report: is it the program weightfs?") from None
 
 
 def wait(mount, version=None, after=None, timeout=None):

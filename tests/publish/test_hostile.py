@@ -199,3 +199,45 @@ def test_killed_again_and_again(publisher, bucket, scratch):
     report = publisher.publish(path)
     assert not publishing.strays(bucket)
     assert publishing.same_state(publishing.read_run(bucket)[report["version"]], state)
+
+
+# ---- encodings that change ----------------------------------------------------------------------
+
+@pytest.mark.parametrize("first, second, anchor", [
+    ("wfp1x", "wfp1", False), ("trl-v3", "wfp1", False), ("wfp1x", "trl-v3", True),
+    ("wfp1", "trl-v1", True), ("trl-v1", "trl-v3", True), ("xor-zstd", "wfp1", True),
+    ("wfp1x", "xor-zstd", True), ("trl-v3", "xor-zstd", True), ("xor-zstd", "trl-v3", True)])
+def test_another_encoding(publisher, states, first, second, anchor):
+    """A delta is for those who have what it is based on; others get an anchor."""
+    for state in states[:2]:
+        publisher.publish(state, "--encoding", first)
+    assert publisher.publish(states[2], "--encoding", second)["anchor"] is anchor
+    assert publisher.publish(states[3], "--encoding", second)["anchor"] is (
+        not anchor and second == "wfp1x")
+
+
+def test_steps_without_change_between(publisher, states):
+    """They are of no encoding: what counts is the version before them."""
+    for encoding, anchor in (("wfp1", True), ("trl-v3", True), ("trl-v3", False)):
+        assert publisher.publish(states[0], "--encoding", encoding)["anchor"] is anchor
+    assert not publisher.publish(states[1], "--encoding", "trl-v3")["anchor"]
+    assert "does not go with" in publisher.refused(states[2], "--encoding", "trl-v3",
+                                                   "--compress-anchors")
+
+
+def test_compact_around_others(bucket, scratch):
+    """What cannot be merged is no reason not to merge the rest."""
+    states = models.states(38, 9, models.SMALL)
+    path = scratch / "base"
+    publisher = publishing.Publisher(bucket, scratch / "state", ["--against", path])
+    for i, state in enumerate(states, 1):
+        publisher.publish(state, "--encoding", "wfp1x" if i == 5 else "wfp1")
+        publishing.write_checkpoint(path, state)
+    mounted.run("compact", "-q", bucket)
+    assert [(s["base"], s["version"]) for s in publishing.pointer(bucket)["spans"]] == [
+        (1, 4), (5, 9)]
+    publishing.check(bucket, dict(enumerate(states, 1)))
+    with mounted.Mount(bucket, keep=1) as mount:
+        mount.wait_version(9)
+        blob = (mount.at / "model.safetensors").read_bytes()
+        assert publishing.same_state(st.load(blob)[0], states[8])

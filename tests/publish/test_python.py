@@ -4,6 +4,7 @@ read back bit for bit by a mount and by the library."""
 import ctypes
 import gc
 import io
+import shutil
 import sys
 
 import numpy as np
@@ -127,6 +128,13 @@ def test_errors(bucket, scratch, monkeypatch):
         weightfs.publish({}, bucket)
     with pytest.raises(weightfs.Error, match="is no mount"):
         weightfs.version(scratch)
+    for state, word in (({"a": torch.zeros(3).to_sparse()}, '"a" is not dense'),
+                        ({"a": torch.zeros(3, device="meta")}, '"a" has no data'),
+                        ({1: torch.zeros(3), "1": torch.zeros(3)}, "two keys"),
+                        ({"__metadata__": torch.zeros(3)}, "no name"),
+                        ({"\ud800": torch.zeros(3)}, "no name")):
+        with pytest.raises(weightfs.Error, match=word):
+            weightfs.publish(state, bucket)
     assert not (bucket / "weightfs.json").exists()
     # The program ends before it has read all that is fed to it.
     big = {"a": torch.zeros(3 << 20)}
@@ -134,6 +142,9 @@ def test_errors(bucket, scratch, monkeypatch):
         weightfs.publish(big, bucket, encoding="best")
     monkeypatch.setenv("WEIGHTFS", str(scratch / "no-program"))
     with pytest.raises(weightfs.Error, match="cannot be run"):
+        weightfs.publish(big, bucket)
+    monkeypatch.setenv("WEIGHTFS", shutil.which("true"))
+    with pytest.raises(weightfs.Error, match="printed no report"):
         weightfs.publish(big, bucket)
 
 
