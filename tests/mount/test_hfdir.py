@@ -205,3 +205,7 @@ def test_checksums(bucket, scratch):
     blob[-1] ^= 1
     path.write_bytes(blob)
     assert "checksum" in mounted.run("verify", bucket / "full", check=False).stdout
+    t = hfdir.Trainer(bucket / "unknown", states, sums="blake3")
+    t.full(1)
+    t.delta(2)
+    assert "BLAKE3, which is not compared" in mounted.run("verify", bucket / "unknown").stderr
