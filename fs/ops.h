@@ -9,7 +9,7 @@
 #ifndef FS_OPS_H
 #define FS_OPS_H
 
-#include <fuse3/fuse_lowlevel.h>
+#include <fuse_lowlevel.h>
 
 #include "cache/lock.h"
 #include "fs/inode.h"

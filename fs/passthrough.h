@@ -10,7 +10,7 @@
 #ifndef FS_PASSTHROUGH_H
 #define FS_PASSTHROUGH_H
 
-#include <fuse3/fuse_lowlevel.h>
+#include <fuse_lowlevel.h>
 
 #include "fs/node.h"
 #include "fs/settings.h"

@@ -4,7 +4,7 @@
 #ifndef FS_REPLY_H
 #define FS_REPLY_H
 
-#include <fuse3/fuse_lowlevel.h>
+#include <fuse_lowlevel.h>
 
 #include "codec/base.h"
 

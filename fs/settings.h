@@ -3,7 +3,7 @@
 #ifndef FS_SETTINGS_H
 #define FS_SETTINGS_H
 
-#include <fuse3/fuse_lowlevel.h>
+#include <fuse_lowlevel.h>
 #include <sys/types.h>
 
 #include "fs/serving.h"
