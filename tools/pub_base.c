@@ -360,19 +360,15 @@ static int decide_anchor(struct attempt *a, struct why *why)
 
 /*
  * Can those who read this encoding have the newest version, which the delta is for?  Mounts read
- * all but whole directories; other receivers read their own encoding only, and know our other
- * objects by no name.
+ * all of them; other receivers read their own encoding only, and know our other objects by no
+ * name.
  */
 static bool can_follow(const struct attempt *a, const struct manifest_entry *e)
 {
-	const struct pub_encoding *ours = a->p->encoding, *theirs;
-	struct why ignored = {0};
+	const struct pub_encoding *ours = a->p->encoding;
 
-	if (strcmp(e->encoding, ours->name) == 0)
+	if (!ours->alone || strcmp(e->encoding, ours->name) == 0)
 		return true;
-	theirs = pub_encoding_find(e->encoding, &ignored);
-	if (!ours->alone)
-		return theirs == NULL || !theirs->consecutive;
 	return !ours->consecutive && e->kind == MANIFEST_ANCHOR &&
 	       strcmp(e->encoding, "safetensors") == 0 && e->object_count > 0 &&
 	       strchr(e->objects[0].key, '-') == NULL; /* as TRL names it */
