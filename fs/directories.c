@@ -195,6 +195,8 @@ struct maker {
 	struct store *store;
 	const struct listing *listing;
 	struct manifest *m;
+	bool ignore_times;
+	int64_t below_ns;      /* when the version taken in last was finished */
 	struct identity first; /* of what the first step lies in */
 	bool broken;	       /* the version before could not be taken in, and it was said why */
 };
@@ -258,10 +260,18 @@ static int fits(struct maker *k, const struct found *f, const struct dir_index *
 	const uint64_t below = first ? 0 : m->steps[m->step_count - 1].version;
 	const bool said = k->broken;
 
-	*out = !first && x->base == below && x->base < f->number;
+	const bool stale = !k->ignore_times && f->index->mtime_ns < k->below_ns;
+
+	*out = !first && x->base == below && x->base < f->number && !stale;
 	k->broken = !*out;
 	if (*out || said)
 		return 0;
+	if (!first && x->base == below && stale)
+		return add_problem(k->d, x->key, strlen(x->key),
+				   "is older than version %llu, which it should apply to: it was "
+				   "left by an earlier run; if it was not, the times mean nothing: "
+				   "--times ignore",
+				   (unsigned long long)below);
 	if (first && x->base == 0)
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "applies to version 0, the checkpoint that the run started "
@@ -294,6 +304,7 @@ static int take(struct maker *k, const struct found *f, const struct dir_index *
 	snprintf(e->encoding, sizeof(e->encoding), "%s", delta ? x->encoding : "hfdir");
 	if (k->m->newest == 0)
 		k->first = x != NULL ? f->index->id : f->lone->id;
+	k->below_ns = x != NULL ? f->index->mtime_ns : f->lone->mtime_ns;
 	k->m->step_count++;
 	k->m->newest = f->number;
 	if (x == NULL)
@@ -438,10 +449,14 @@ static int make(struct maker *k, struct found *v, size_t n, bool with_base, int6
 }
 
 int directories_find(struct directories *d, struct store *store, const struct listing *listing,
-		     bool with_base, int64_t base_mtime_ns, struct manifest **out,
-		     struct identity *out_first)
+		     bool ignore_times, bool with_base, int64_t base_mtime_ns,
+		     struct manifest **out, struct identity *out_first)
 {
-	struct maker k = {.d = d, .store = store, .listing = listing};
+	struct maker k = {.d = d,
+			  .store = store,
+			  .listing = listing,
+			  .ignore_times = ignore_times,
+			  .below_ns = INT64_MIN};
 	struct found *v = NULL;
 	size_t n = 0;
 	int err;

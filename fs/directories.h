@@ -15,7 +15,7 @@
  *
  * What is found becomes a manifest (fs/manifest.h), as if somebody had written it down, so that all
  * that holds of declared runs holds here, too.  A delta is taken in only if the version it applies
- * to is the one before it; version 0 is --base.
+ * to is the one before it, and not younger; version 0 is --base.
  *
  * Sources: slime's slime/utils/disk_delta.py and SGLang's weight_sync/local_checkpoint.py
  * (weight_v), ModelExpress's docs/S3_DELTA_WEIGHT_REFIT.md (v1, v2), stitch's
@@ -75,8 +75,8 @@ bool directories_own(const char *key);
 /* Finds them.  *out NULL: there are none.  `with_base`: is there a version 0 (--base), of that
  * time? *out_first: identity of what is first in the run.  -ENOMEM. */
 int directories_find(struct directories *d, struct store *store, const struct listing *listing,
-		     bool with_base, int64_t base_mtime_ns, struct manifest **out,
-		     struct identity *out_first) MUST_CHECK;
+		     bool ignore_times, bool with_base, int64_t base_mtime_ns,
+		     struct manifest **out, struct identity *out_first) MUST_CHECK;
 void directories_release(struct directories *d);
 
 /* directory_index.c: the index as it is listed, read once; NULL: out of memory. */

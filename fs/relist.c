@@ -56,8 +56,9 @@ static int order_directories(struct run *r, const struct listing *listing, struc
 
 	if (out->step_count > 0 || out->stray_count > 0)
 		return 0;
-	err = directories_find(&r->directories, r->config.store, listing, r->base != NULL,
-			       r->base != NULL ? r->base->mtime_ns : 0, &m, &first);
+	err = directories_find(&r->directories, r->config.store, listing, r->config.ignore_times,
+			       r->base != NULL, r->base != NULL ? r->base->mtime_ns : 0, &m,
+			       &first);
 	if (err < 0 || m == NULL)
 		return err;
 	lineage_release(out);

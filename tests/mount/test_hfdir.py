@@ -1,6 +1,7 @@
 """HF-directory deltas, as slime and its relatives write them: every byte of every version."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -143,6 +144,10 @@ def test_broken_chains(bucket):
         assert "applies to version 3, but the one before it here is 2" in sentence
         assert len(m.status()["problems"]) == 1
         t.delta(3)
+        m.wait_version(3)
+        assert "older than version 3" in m.wait_problem("weight_v000004/" + hfdir.INDEX)
+        link, after = (t.folder(n) / hfdir.INDEX for n in (3, 4))
+        os.utime(link, ns=(after.stat().st_mtime_ns - 1,) * 2)
         m.wait_version(5)
         holds(m.at, states[5])
         t.delta(6, base=4)
@@ -203,7 +208,9 @@ def test_checksums(bucket, scratch):
     path = t.folder(1) / MODEL
     blob = bytearray(path.read_bytes())
     blob[-1] ^= 1
+    times = path.stat()
     path.write_bytes(blob)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert "checksum" in mounted.run("verify", bucket / "full", check=False).stdout
     t = hfdir.Trainer(bucket / "unknown", states, sums="blake3")
     t.full(1)
