@@ -114,6 +114,20 @@ const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out
 	return NULL;
 }
 
+void spans_keep_bad(struct run *r)
+{
+	const struct lineage *l = &r->lineage;
+
+	for (size_t i = 0; i < l->span_count; i++)
+		for (size_t k = 0; k < l->spans[i].pieces.count; k++) {
+			const struct object *o = l->spans[i].pieces.v[k].object;
+			struct exam *e = table_get_str(r->exams, o->key);
+
+			if (e != NULL && e->state == EXAM_BROKEN && identity_equal(&e->id, &o->id))
+				e->seen = true;
+		}
+}
+
 bool spans_used(struct run *r, const struct plan *p, bool **out)
 {
 	size_t size;

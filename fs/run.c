@@ -465,6 +465,7 @@ static void sweep_cache(struct run *r)
 static void tidy(struct run *r, const struct generation *before)
 {
 	opened_drop(r);
+	spans_keep_bad(r);
 	exams_sweep(r, false);
 	if (r->backfill == 0) {
 		folds_release(r, true);

@@ -276,6 +276,8 @@ bool declared_whole(struct run *r, size_t i, const bool *below);
 /* The largest usable span from the step before `first` that ends at `last` or below, and how many
  * steps it stands for; NULL: none, or the steps are at hand one by one. */
 const struct span *span_at(struct run *r, size_t first, size_t last, size_t *out_size);
+/* A span that was found damaged stays known as that, also when nothing asks for it any more. */
+void spans_keep_bad(struct run *r);
 /* Which steps above the plan's base a span stands for that is used, by their place above it;
  * malloc'ed, NULL: none.  false: out of memory. */
 bool spans_used(struct run *r, const struct plan *p, bool **out) MUST_CHECK;

@@ -186,6 +186,7 @@ def test_fstab(bucket, prefix, scratch):
         .replace(options, f"{options},cache_dir={scratch / 'cache'}") + "\n")
     executable(scratch / "helper", installed("mount.fuse.weightfs", prefix))
     script = f"""set -e
+        {mounted.ALONE}
         sbin=$(realpath /sbin)
         mount -t tmpfs none "$sbin"
         cp {scratch / "helper"} "$sbin/mount.fuse.weightfs"

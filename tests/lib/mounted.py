@@ -22,6 +22,11 @@ TOP = Path(__file__).resolve().parents[2]
 VARIANT = os.environ.get("WEIGHTFS_VARIANT", "release")
 BINARY = Path(os.environ.get("WEIGHTFS", TOP / "build" / VARIANT / "weightfs"))
 SLOW = 5 if VARIANT in ("asan", "tsan") else 1
+# First thing in a mount namespace of one's own: its copies of the mounts of tests that run at the
+# same time would keep those alive after their unmounting.
+ALONE = """
+awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | while read -r copy; do umount -c -l "$copy"; done
+"""
 WAIT = 30 * SLOW
 LIFETIME = 150 * SLOW
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer",

@@ -307,8 +307,9 @@ def as_user(uid):
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
 
 
-USER_SCRIPT = """
+USER_SCRIPT = f"""
 set -e
+{mounted.ALONE}
 cd "$WORK"
 if ! $AS_USER test -w /dev/fuse; then  # most machines let everybody; where not, only here
     mknod fuse c 10 229
