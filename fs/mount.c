@@ -40,7 +40,7 @@
 #include "fs/settings.h"
 #include "fs/status.h"
 
-enum { WORKERS_MIN = 16 };
+enum { WORKERS_MIN = 16, WORKERS_MAX = 1024 };
 
 struct mount {
 	struct opts *opts;
@@ -271,7 +271,10 @@ static int session_loop(struct mount *m)
 	if (!config)
 		return -ENOMEM;
 	fuse_loop_cfg_set_clone_fd(config, 0);
-	fuse_loop_cfg_set_max_threads(config, workers);
+	/* Reads may wait for the network, as many as there are readers; whoever looks a name up
+	 * must not wait with them.  More workers start when all are busy, and go when they are
+	 * idle. */
+	fuse_loop_cfg_set_max_threads(config, MAX(workers, (unsigned)WORKERS_MAX));
 	fuse_loop_cfg_set_idle_threads(config, workers);
 	ret = fuse_session_loop_mt(m->session, config);
 	fuse_loop_cfg_destroy(config);

@@ -75,7 +75,7 @@ const struct opt_def opt_defs[] = {
 	{"profile", 0, "NAME", "S3: the profile with credentials (default: AWS_PROFILE)", false},
 	{"no-sign-request", 0, NULL, "S3: a public bucket: use no credentials", false},
 	{"request-payer", 0, NULL, "S3: pay for what is read (requester pays)", false},
-	{"threads", 0, "N", "reads served at the same time (default 16)", true},
+	{"threads", 0, "N", "threads kept ready; more come while reads wait (default 16)", true},
 	{"allow-other", 0, NULL, "let other users see the mount", true},
 	{"foreground", 'f', NULL, "stay in the foreground", true},
 	{"ready-fd", 0, "N", "write \"ready\" to this file descriptor once the mount can be used",

@@ -21,7 +21,10 @@
 
 enum { BUFFER_ALIGN = 4096, HUGE_PAGE = 2 << 20, HUGE_FROM = 256 << 10 };
 
+enum { BUFFERS_KEPT = 32 }; /* a crowd of readers comes once and may need hundreds */
+
 static struct lock buffers_lock;     /* LOCK_QUEUE */
+static unsigned buffer_count;	     /* of free ones; guarded by it */
 static struct reply_buffer *buffers; /* free ones, the last one given back first; guarded by it */
 
 int reply_errno(int err)
@@ -76,8 +79,10 @@ struct reply_buffer *reply_buffer_take(size_t len)
 
 	lock_take(&buffers_lock);
 	b = buffers;
-	if (b)
+	if (b) {
 		buffers = b->next;
+		buffer_count--;
+	}
 	lock_release(&buffers_lock);
 	if (!b)
 		b = calloc(1, sizeof(*b));
@@ -99,10 +104,20 @@ struct reply_buffer *reply_buffer_take(size_t len)
 
 void reply_buffer_give(struct reply_buffer *b)
 {
+	bool keep;
+
 	if (!b)
 		return;
 	lock_take(&buffers_lock);
-	b->next = buffers;
-	buffers = b;
+	keep = buffer_count < BUFFERS_KEPT;
+	if (keep) {
+		b->next = buffers;
+		buffers = b;
+		buffer_count++;
+	}
 	lock_release(&buffers_lock);
+	if (keep)
+		return;
+	free(b->data);
+	free(b);
 }

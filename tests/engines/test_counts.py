@@ -1,13 +1,18 @@
 """What reading asks of the daemon, counted: requests, bytes and lookups; never time."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from lib import models, oracle, reading, trl
+from lib import models, mounted, oracle, reading, trl
 from lib.mounted import Mount
+from lib.nginx import Nginx
 
 FILE = "model.safetensors"
 SPEC = {"big": ("BF16", (8, 1024, 1024)), "small": ("BF16", (100, 3))}
@@ -97,3 +102,42 @@ def test_lookups(m):
         assert spent(m, before)["lookups"] <= 6
     finally:
         os.close(tree)
+
+
+def test_reads_that_wait_keep_nobody_else(bucket, scratch):
+    """More readers wait for the network than the mount has threads at rest: names are looked up,
+    files opened and status read all the same."""
+    run = trl.Run(bucket, "v3")
+    run.sync(models.states(1, 1, {"big": ("BF16", (4096, 4096))})[0])
+    want = oracle.Oracle(bucket).files(1)["model.safetensors"]
+    with Nginx(bucket, scratch / "nginx") as web, \
+            Mount(web.url("html") + "/", poll=3600, args=["--materialize", "never"]) as m:
+        m.wait_version(1)
+        path, got = m.at / "model.safetensors", {}
+        places = [len(want) * i // 50 for i in range(1, 49)]
+        workers = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
+        stopped = [web.process.pid, *map(int, workers.read_text().split())]
+        with open(path, "rb") as f:
+            def read(at):
+                got[at] = os.pread(f.fileno(), 4096, at)
+
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            readers = [threading.Thread(target=read, args=[at]) for at in places]
+            looker = threading.Thread(
+                target=lambda: (os.stat(path), os.listdir(m.at), open(path, "rb").close(),
+                                m.status()), daemon=True)
+            try:
+                for one in readers:
+                    one.start()
+                time.sleep(0.5)
+                looker.start()
+                looker.join(10 * mounted.SLOW)
+                assert not looker.is_alive(), "it waits as well"
+                assert any(one.is_alive() for one in readers), "nobody had to wait"
+            finally:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
+                for one in readers:
+                    one.join()
+        assert all(got[at] == want[at:at + 4096] for at in places)
