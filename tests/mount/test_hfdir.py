@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -216,3 +217,30 @@ def test_checksums(bucket, scratch):
     t.full(1)
     t.delta(2)
     assert "BLAKE3, which is not compared" in mounted.run("verify", bucket / "unknown").stderr
+
+
+def test_started_anew(bucket, scratch):
+    """A trainer that empties its place and counts from 1 again; then one that does not empty it."""
+    first, second, third = (models.states(seed, 4, models.TINY)[:n]
+                            for seed, n in ((69, 4), (70, 3), (71, 2)))
+    for states in (second, third):
+        states[0] = first[0]
+    base = models.write_base(scratch / "base", first[0])
+    with Mount(bucket, base=base) as m:
+        t = hfdir.Trainer(bucket, first)
+        for version in (1, 2, 3):
+            t.delta(version)
+        m.wait_version(3)
+        for folder in bucket.iterdir():
+            shutil.rmtree(folder)
+        t = hfdir.Trainer(bucket, second)
+        t.delta(1)
+        m.wait_version(1)
+        holds(m.at, second[1])
+        t.delta(2)
+        m.wait_version(2)
+        holds(m.at, second[2])
+        hfdir.Trainer(bucket, third).delta(1)
+        m.wait_version(1)
+        holds(m.at, third[1])
+        assert "earlier run" in m.wait_problem("weight_v000002/" + hfdir.INDEX)
