@@ -180,6 +180,24 @@ static int check_single(const char *path, const struct names *n, struct why *why
 		     : 0;
 }
 
+/* A run has to be able to name them. */
+static int check_names(const char *path, const struct names *n, struct why *why)
+{
+	for (size_t i = 0; i < n->count; i++) {
+		char *key = path_join("anchors", n->v[i]);
+		const bool fits = key != NULL && strlen(n->v[i]) <= MANIFEST_FILE_MAX &&
+				  manifest_key_ok(key, "safetensors");
+
+		free(key);
+		if (!fits)
+			return why_set(why, EBADMSG,
+				       "%s: a run cannot have a weight file of the name \"%s\" (it "
+				       "is too long, or no plain text): rename it",
+				       SHOWN(path), SHOWN(n->v[i]));
+	}
+	return 0;
+}
+
 static int find_names(const char *path, struct names *out, json_t **out_map, struct why *why)
 {
 	char *index = path_join(path, LAYOUT_INDEX_NAME), *text = NULL;
@@ -203,6 +221,8 @@ static int find_names(const char *path, struct names *out, json_t **out_map, str
 		ret = names_of_index(index, text, len, out, out_map, why);
 	if (ret == 0 && *out_map != NULL)
 		ret = check_single(path, out, why);
+	if (ret == 0)
+		ret = check_names(path, out, why);
 	free(text);
 	free(index);
 	return ret;
@@ -298,7 +318,7 @@ static int collect(struct pub_checkpoint *c, struct sortable *all, struct why *w
 		if (i > 0 && strcmp(all[i - 1].tensor.name, all[i].tensor.name) == 0)
 			return why_set(why, EBADMSG,
 				       "%s: the tensor \"%s\" is in both %s and %s: remove the "
-				       "stale file, or add an index",
+				       "stale one, or add an index that leaves it out",
 				       SHOWN(c->path), SHOWN(all[i].tensor.name),
 				       SHOWN(c->files[all[i - 1].place.file].name),
 				       SHOWN(c->files[all[i].place.file].name));

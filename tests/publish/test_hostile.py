@@ -79,6 +79,18 @@ def test_pipes(publisher, bucket, scratch, states, name):
     publishing.check(bucket, {1: states[0]})
 
 
+@pytest.mark.parametrize("name", ["y" * 240, "new\nline"])
+def test_weight_files_of_impossible_names(publisher, bucket, scratch, states, name):
+    """They are named, with what helps, before anything is uploaded."""
+    path = scratch / "c"
+    path.mkdir()
+    (path / f"{name}.safetensors").write_bytes(st.dump(states[0]))
+    (path / "other.safetensors").write_bytes(st.dump({"z": states[0]["b.weight"]}))
+    text = publisher.refused(path)
+    assert name[:3] in text and "rename it" in text
+    assert not publishing.Objects(bucket).keys()
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_descriptors(bucket, scratch, states, closed):
     """No file of the run or of the state becomes what messages are written to."""
