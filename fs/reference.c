@@ -379,15 +379,23 @@ void base_free(struct base *b)
 
 /* ---- layouts ---- */
 
+/* Anchors of so few files are asked for among the opened objects, where their headers have just
+ * been read. */
+enum { OPENED_FILES = 2 };
+
 struct headers { /* of the files of an anchor */
 	struct layout_input *in;
 	size_t count;
+	struct opened *opened[OPENED_FILES]; /* whose header in[i] has; NULL: it is our own */
 };
 
 static void headers_release(struct headers *h)
 {
 	for (size_t i = 0; h->in != NULL && i < h->count; i++) {
-		st_free((struct st_header *)h->in[i].header);
+		if (i >= OPENED_FILES || h->opened[i] == NULL)
+			st_free((struct st_header *)h->in[i].header);
+		else
+			opened_put(h->opened[i]);
 		free((char *)h->in[i].json);
 	}
 	free(h->in);
@@ -413,10 +421,41 @@ static int unpacked_header(struct layout_input *in, struct why *why)
 	return 0;
 }
 
+/* Header and text of an opened object; 1: it is packed and its original's header is wanted. */
+static int take_opened(struct run *r, const struct object *o, struct layout_input *in,
+		       struct opened **out, struct why *why)
+{
+	struct opened *opened = NULL;
+	uint64_t length;
+	int err = opened_get(r, o, &opened, why);
+
+	if (err < 0)
+		return err;
+	if (opened->delta->original != NULL) {
+		opened_put(opened);
+		return 1;
+	}
+	length = opened->delta->header->length;
+	in->json = malloc(length);
+	if (in->json == NULL)
+		err = why_set(why, ENOMEM, "out of memory");
+	if (err == 0)
+		err = blob_read(opened->blob, 8, (char *)in->json, length);
+	if (err < 0) {
+		why_set(why, -err, "cannot read the header of %llu bytes",
+			(unsigned long long)length);
+		opened_put(opened);
+		return err;
+	}
+	in->header = opened->delta->header;
+	*out = opened;
+	return 0;
+}
+
 static int headers_read(struct run *r, const struct pieces *anchor, struct headers *out,
 			struct why *why)
 {
-	struct headers h = {calloc(anchor->count, sizeof(*h.in)), anchor->count};
+	struct headers h = {calloc(anchor->count, sizeof(*h.in)), anchor->count, {NULL}};
 	int err = h.in == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
 
 	for (size_t i = 0; i < anchor->count && err == 0; i++) {
@@ -425,6 +464,11 @@ static int headers_read(struct run *r, const struct pieces *anchor, struct heade
 		struct source src;
 
 		h.in[i].name = p->file != NULL ? p->file : "model.safetensors";
+		err = anchor->count > OPENED_FILES
+			      ? 1
+			      : take_opened(r, p->object, &h.in[i], &h.opened[i], why);
+		if (err <= 0)
+			continue;
 		err = blob_open(r->config.store, p->object, false, &blob, why);
 		if (err < 0)
 			break;
