@@ -83,9 +83,14 @@ static int part_compare(const void *a, const void *b)
 /* Name order, no tensor twice, totals. */
 static int finish(struct delta *delta, struct why *why)
 {
+	bool sorted = true;
 	char name[200];
 
-	qsort(delta->parts, delta->count, sizeof(*delta->parts), part_compare);
+	/* Readers that walk a header by name leave little to do. */
+	for (size_t i = 1; i < delta->count && sorted; i++)
+		sorted = part_compare(&delta->parts[i - 1], &delta->parts[i]) <= 0;
+	if (!sorted)
+		qsort(delta->parts, delta->count, sizeof(*delta->parts), part_compare);
 	for (size_t i = 0; i < delta->count; i++) {
 		const struct part *part = &delta->parts[i];
 

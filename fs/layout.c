@@ -50,12 +50,19 @@ static int compare_names(const void *a, const void *b, void *ctx)
 
 static int sort_names(struct layout *l, struct why *why)
 {
+	bool sorted = true;
+
 	l->by_name = malloc((l->tensor_count ? l->tensor_count : 1) * sizeof(*l->by_name));
 	if (l->by_name == NULL)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < l->tensor_count; i++)
+	for (uint32_t i = 0; i < l->tensor_count; i++) {
 		l->by_name[i] = i;
-	qsort_r(l->by_name, l->tensor_count, sizeof(*l->by_name), compare_names, l->tensors);
+		sorted = sorted &&
+			 (i == 0 || strcmp(l->tensors[i - 1].name, l->tensors[i].name) <= 0);
+	}
+	if (!sorted)
+		qsort_r(l->by_name, l->tensor_count, sizeof(*l->by_name), compare_names,
+			l->tensors);
 	for (uint32_t i = 1; i < l->tensor_count; i++) {
 		const struct layout_tensor *a = &l->tensors[l->by_name[i - 1]],
 					   *b = &l->tensors[l->by_name[i]];
