@@ -8,11 +8,12 @@
  * Watchers of a directory get IN_ATTRIB with the name; watchers of the file that a name meant
  * before get IN_ATTRIB for that file.  Names under .weightfs that changed are touched as well.
  *
- * Safe because this thread is no worker and holds no lock: the walk and the change are requests
- * like anybody's.  Not possible where the file system was mounted read-only (the kernel refuses
- * before it asks us) or the kernel counts threads in another namespace; tried at the start.
+ * Safe because the touching thread (fs/apart.c) is no worker and holds no lock: the walk and the
+ * change are requests like anybody's.  Not possible where the file system was mounted read-only
+ * (the kernel refuses before it asks us) or the kernel counts threads in another namespace; tried
+ * at the start.
  *
- * Threads: one.
+ * Threads: one, and one for as long as something is touched.
  */
 #include "fs/herald.h"
 
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #include "cache/log.h"
+#include "fs/apart.h"
 
 enum { NAMES_MAX = 1024 }; /* that one switch touches */
 
@@ -64,26 +66,39 @@ static void touch_files(struct herald *h, const char *prefix, const struct gener
 		(void)touch(h, prefix, l->files[i].name);
 }
 
-static void announce(struct herald *h, const struct generation *before,
-		     const struct generation *now)
-{
-	char prefix[60];
+/* What there is to be touched; NULL: nothing of that kind. */
+struct news {
+	struct herald *h;
+	const struct generation *before, *now; /* a switch, when there is a `now` */
+	const char *name;		       /* one under .weightfs */
+};
 
-	if (before != NULL) {
+/* In a thread apart, which is the one that handlers let through meanwhile. */
+static int announce(void *ctx)
+{
+	const struct news *n = ctx;
+	struct herald *h = n->h;
+	char prefix[60];
+	int ret;
+
+	__atomic_store_n(&h->front->herald, gettid(), __ATOMIC_RELAXED);
+	if (n->before != NULL) {
 		snprintf(prefix, sizeof(prefix), ".weightfs/versions/%llu/",
-			 (unsigned long long)before->version);
-		touch_files(h, prefix, before);
+			 (unsigned long long)n->before->version);
+		touch_files(h, prefix, n->before);
 	}
-	touch_files(h, "", now);
-	(void)touch(h, ".weightfs/", "version");
+	if (n->now != NULL)
+		touch_files(h, "", n->now);
+	ret = touch(h, ".weightfs/", n->name);
+	__atomic_store_n(&h->front->herald, 0, __ATOMIC_RELAXED);
+	return ret;
 }
 
 static int try(struct herald *h)
 {
-	int err;
+	struct news news = {.h = h, .name = "version"};
+	int err = apart_run(announce, &news);
 
-	__atomic_store_n(&h->front->herald, gettid(), __ATOMIC_RELAXED);
-	err = touch(h, ".weightfs/", "version");
 	lock_take(&h->lock);
 	h->done = true;
 	h->err = err;
@@ -104,6 +119,7 @@ static void *herald_main(void *arg)
 	struct herald *h = arg;
 	struct generation *current = history_current(h->history);
 	uint64_t newest = 0, seen = 0;
+	struct news news;
 
 	if (try(h) < 0)
 		goto out;
@@ -111,22 +127,25 @@ static void *herald_main(void *arg)
 	while (!is_stopped(h)) {
 		struct generation *now = history_current(h->history), *top;
 
-		if (now != current && now != NULL && now->state != NULL)
-			announce(h, current != NULL && current->state != NULL ? current : NULL,
-				 now);
+		if (now != current && now != NULL && now->state != NULL) {
+			news = (struct news){.h = h, .now = now, .name = "version"};
+			if (current != NULL && current->state != NULL)
+				news.before = current;
+			(void)!apart_run(announce, &news);
+		}
 		remember(h, now);
 		generation_unref(current);
 		current = now;
 		top = history_newest(h->history);
 		if (top != NULL && top->root->ino != newest) {
 			newest = top->root->ino;
-			(void)touch(h, ".weightfs/", "newest");
+			news = (struct news){.h = h, .name = "newest"};
+			(void)!apart_run(announce, &news);
 		}
 		generation_unref(top);
 		(void)history_moved(h->history, &seen, -1);
 	}
 out:
-	__atomic_store_n(&h->front->herald, 0, __ATOMIC_RELAXED);
 	remember(h, NULL);
 	generation_unref(current);
 	return NULL;

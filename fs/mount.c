@@ -31,6 +31,7 @@
 
 #include "cache/fileio.h"
 #include "cache/log.h"
+#include "fs/apart.h"
 #include "fs/daemon.h"
 #include "fs/herald.h"
 #include "fs/mountpoint.h"
@@ -320,7 +321,7 @@ static void *ready_thread(void *ctx)
 	struct why why = {0};
 	struct stat st;
 
-	if (stat(m->point, &st) < 0 || st.st_ino != INO_ROOT) {
+	if (apart_stat(m->point, &st) < 0 || st.st_ino != INO_ROOT) {
 		why_set(&m->ready_why, ENOTCONN, "the mount ended before it could be used");
 		return NULL; /* unmounted, or ended by a signal, before it began */
 	}

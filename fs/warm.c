@@ -14,8 +14,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
+#include "fs/apart.h"
 #include "fs/memory.h"
 
 enum { CHUNK = 1 << 20, LOOK_EVERY = 64 };
@@ -47,13 +47,14 @@ static int introduce(const struct warm_config *c, const struct generation *g, co
 {
 	char path[8192];
 	struct stat st;
-	int len = snprintf(path, sizeof(path), "%s/.weightfs/versions/%llu/%s", c->mountpoint,
-			   (unsigned long long)g->version, name);
+	int ret, len = snprintf(path, sizeof(path), "%s/.weightfs/versions/%llu/%s", c->mountpoint,
+				(unsigned long long)g->version, name);
 
 	if (len < 0 || (size_t)len >= sizeof(path))
 		return -ENAMETOOLONG;
-	if (stat(path, &st) < 0)
-		return -errno;
+	ret = apart_stat(path, &st);
+	if (ret < 0)
+		return ret;
 	/* Another run's version of the same number would have other numbers of inodes. */
 	return st.st_ino == n->ino ? 0 : -ESTALE;
 }
