@@ -3,12 +3,15 @@
 import ctypes
 import os
 import select
+import shutil
+import signal
 import struct
+import subprocess
 import time
 
 import pytest
 
-from lib import models, passthrough, trl
+from lib import models, mounted, passthrough, trl
 from lib.mounted import Mount, wait_until
 
 IN_ATTRIB = 0x4
@@ -97,3 +100,44 @@ def test_off(bucket, run):
         assert not inotify["on"] and "read-only" in inotify["why"]
         run.sync(models.states(2, 1, models.SMALL)[0])
         m.wait_version(2)
+
+
+# Answers about attributes never come while FLAG exists, and FLAG.asked says that one was asked for.
+SILENT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+int fuse_reply_attr(void *req, const void *attr, double timeout)
+{
+	int (*real)(void *, const void *, double) = dlsym(RTLD_NEXT, "fuse_reply_attr");
+
+	if (access(FLAG, F_OK) == 0) {
+		close(open(FLAG ".asked", O_CREAT | O_WRONLY, 0600));
+		for (;;)
+			pause();
+	}
+	return real(req, attr, timeout);
+}
+"""
+
+
+@pytest.mark.skipif(mounted.SLOW != 1, reason="sanitizers want to be the first library")
+def test_killed_while_it_touches(bucket, run, tmp_path):
+    """The herald's unanswered request does not keep a killed mount from being dead."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        pytest.skip("no C compiler")
+    library, flag, asked = (tmp_path / name for name in ("silent.so", "flag", "flag.asked"))
+    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", f'-DFLAG="{flag}"', "-o",
+                    library, "-ldl"], input=SILENT, text=True, check=True)
+    with Mount(bucket, prefix=["env", f"LD_PRELOAD={library}"],
+               expect_exit=-signal.SIGKILL) as m:
+        m.wait_version(1)
+        flag.touch()
+        run.sync(models.states(2, 1, models.SMALL)[0])
+        wait_until(asked.exists, "nobody was asked")
+        m.process.kill()
+        assert m.process.wait(timeout=mounted.WAIT) == -signal.SIGKILL
+        with pytest.raises(OSError, match="not connected"):
+            os.stat(m.at)
