@@ -19,7 +19,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cache/child.h"
 #include "cache/clock.h"
 #include "cache/fileio.h"
 
@@ -174,58 +174,6 @@ static char **environment(char *token_entry)
 	return env;
 }
 
-static int prepare(posix_spawn_file_actions_t *files, posix_spawnattr_t *attr, int err_fd)
-{
-	sigset_t none, all;
-	int err;
-
-	sigemptyset(&none);
-	sigfillset(&all);
-	sigdelset(&all, SIGKILL);
-	sigdelset(&all, SIGSTOP);
-	err = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	if (err == 0)
-		err = posix_spawn_file_actions_addopen(files, STDOUT_FILENO, "/dev/null", O_WRONLY,
-						       0);
-	if (err == 0)
-		err = posix_spawn_file_actions_adddup2(files, err_fd, STDERR_FILENO);
-	if (err == 0)
-		err = posix_spawnattr_setsigmask(attr, &none);
-	if (err == 0)
-		err = posix_spawnattr_setsigdefault(attr, &all);
-	if (err == 0)
-		err = posix_spawnattr_setpgroup(attr, 0);
-	if (err == 0)
-		err = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGMASK |
-							     POSIX_SPAWN_SETSIGDEF |
-							     POSIX_SPAWN_SETPGROUP);
-	return -err;
-}
-
-/* -errno, or 0 with the child's number and the end of the pipe that is its stderr. */
-static int start(char *const argv[], char **env, pid_t *out_pid, int *out_fd)
-{
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attr;
-	int ends[2], err;
-
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return -errno;
-	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attr);
-	err = prepare(&files, &attr, ends[1]);
-	if (err == 0)
-		err = -posix_spawnp(out_pid, argv[0], &files, &attr, argv, env);
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attr);
-	close(ends[1]);
-	if (err == 0)
-		*out_fd = ends[0];
-	else
-		close(ends[0]);
-	return err;
-}
-
 /* Reads what it says until it has closed stderr, keeping the last SAID_MAX bytes. */
 static int listen_to(struct hf_store *s, int fd, char *said, size_t *len)
 {
@@ -357,7 +305,7 @@ static int run(struct hf_store *s, char *const argv[], const char *uri, struct w
 		err = why_set(why, ENOMEM, "out of memory");
 	if (err < 0)
 		goto out;
-	err = start(argv, env, &pid, &fd);
+	err = child_start_pipe(argv, env, STDERR_FILENO, CHILD_NULL, &pid, &fd);
 	if (err < 0) {
 		why_set(why, -err, "hf, the Hub's command line, cannot be started: %s",
 			strerrordesc_np(-err));

@@ -235,25 +235,17 @@ out:
 static int fetch(struct cachedir *cache, struct blob *blob, struct mapping **out, int *out_fd,
 		 struct why *why)
 {
-	int fd, err = cachedir_create(cache, &fd);
+	int fd, err = native_fetch(cache, blob, &fd, why);
 
 	if (err < 0)
-		return why_set(why, -err, "no file for it can be made in the cache directory");
-	err = native_copy(blob, fd, why);
-	if (err < 0 && cachedir_spill(cache, fd, err)) {
-		*why = (struct why){0};
-		err = native_copy(blob, fd, why);
-	}
-	if (err == 0) {
-		err = mapping_new(fd, blob->size, out);
-		if (err < 0)
-			why_set(why, -err, "it cannot be mapped");
-	}
-	if (err < 0)
+		return err;
+	err = mapping_new(fd, blob->size, out);
+	if (err < 0) {
 		cachedir_abort(cache, fd);
-	else
-		*out_fd = fd;
-	return err;
+		return why_set(why, -err, "it cannot be mapped");
+	}
+	*out_fd = fd;
+	return 0;
 }
 
 int given_base_link(struct run *r, const struct delta *d, struct blob *blob, uint64_t number,

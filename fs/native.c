@@ -18,7 +18,7 @@
 
 enum { NATIVE_PIECE = 4 << 20 };
 
-int native_copy(struct blob *blob, int fd, struct why *why)
+static int copy(struct blob *blob, int fd, struct why *why)
 {
 	const struct block_range all = {0, blob->size};
 	struct sink sink = sink_fd(&fd);
@@ -44,23 +44,32 @@ int native_copy(struct blob *blob, int fd, struct why *why)
 	return err;
 }
 
-static int download(struct run *r, struct blob *blob, const char *name, struct mapping **out,
-		    struct why *why)
+int native_fetch(struct cachedir *cache, struct blob *blob, int *out_fd, struct why *why)
 {
-	struct cachedir *cache = r->config.cache;
 	int fd, err = cachedir_create(cache, &fd);
 
 	if (err < 0)
 		return why_set(why, -err, "no file for it can be made in the cache directory");
-	err = native_copy(blob, fd, why);
+	err = copy(blob, fd, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = native_copy(blob, fd, why);
+		err = copy(blob, fd, why);
 	}
-	if (err < 0) {
+	if (err < 0)
 		cachedir_abort(cache, fd);
+	else
+		*out_fd = fd;
+	return err;
+}
+
+static int download(struct run *r, struct blob *blob, const char *name, struct mapping **out,
+		    struct why *why)
+{
+	struct cachedir *cache = r->config.cache;
+	int fd, err = native_fetch(cache, blob, &fd, why);
+
+	if (err < 0)
 		return err;
-	}
 	err = cachedir_commit(cache, fd, name, blob->size, out);
 	if (err < 0)
 		return why_set(why, -err, "it cannot be stored in the cache directory%s",

@@ -289,9 +289,11 @@ int native_link(struct run *r, const struct delta *d, struct blob *blob, uint64_
 		const struct target *target, const char *name, struct link **out,
 		struct why *why) MUST_CHECK;
 
-/* Of native_link(): all bytes of the object; the layout tensor of each of its tensors, malloc'ed;
- * the link of the file as it lies in the cache directory, after all checks. */
-int native_copy(struct blob *blob, int fd, struct why *why) MUST_CHECK;
+/* Of native_link(): all bytes of the object in a new file of the cache directory, for
+ * cachedir_commit() or cachedir_abort(); the layout tensor of each of its tensors, malloc'ed; the
+ * link of the file as it lies in the cache directory, after all checks. */
+int native_fetch(struct cachedir *cache, struct blob *blob, int *out_fd,
+		 struct why *why) MUST_CHECK;
 int native_targets(struct run *r, const struct delta *d, const struct layout *l, uint32_t **out,
 		   struct why *why) MUST_CHECK;
 int native_open(uint64_t number, struct mapping *mapping, const char *name,

@@ -11,6 +11,7 @@
  */
 #include "tools/follow_hook.h"
 
+#include "cache/child.h"
 #include "cache/clock.h"
 #include "tools/cli.h"
 
@@ -18,7 +19,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -50,40 +50,6 @@ static char **make_environment(char *own[OWN])
 		    strncmp(environ[i], "WEIGHTFS_RESULT=", 16) != 0)
 			all[n++] = environ[i];
 	return all;
-}
-
-static int spawn(const char *command, char **environment, pid_t *out)
-{
-	char *argv[] = {(char *)"sh", (char *)"-c", (char *)command, NULL};
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
-	int err;
-
-	sigemptyset(&none);
-	sigfillset(&all);
-	sigdelset(&all, SIGKILL);
-	sigdelset(&all, SIGSTOP);
-	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attr);
-	err = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	if (err == 0)
-		err = posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-	if (err == 0)
-		err = posix_spawnattr_setsigmask(&attr, &none);
-	if (err == 0)
-		err = posix_spawnattr_setsigdefault(&attr, &all);
-	if (err == 0)
-		err = posix_spawnattr_setpgroup(&attr, 0);
-	if (err == 0)
-		err = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK |
-							      POSIX_SPAWN_SETSIGDEF |
-							      POSIX_SPAWN_SETPGROUP);
-	if (err == 0)
-		err = posix_spawn(out, "/bin/sh", &files, &attr, argv, environment);
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attr);
-	return -err;
 }
 
 /* Sleeps until the child has ended, stop_fd is readable, or the time has come.  Without a pidfd
@@ -146,6 +112,7 @@ static int await(const struct follow_hook *hook, pid_t pid, int *status)
 int follow_hook_run(const struct follow_hook *hook, struct why *why)
 {
 	char *own[OWN] = {NULL, NULL, NULL}, **environment = NULL;
+	char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)hook->command, NULL};
 	int status = 0, ret = -ENOMEM;
 	pid_t pid;
 
@@ -156,7 +123,7 @@ int follow_hook_run(const struct follow_hook *hook, struct why *why)
 	environment = make_environment(own);
 	if (environment == NULL)
 		goto out;
-	ret = spawn(hook->command, environment, &pid);
+	ret = child_start(argv, environment, STDERR_FILENO, STDERR_FILENO, &pid);
 	if (ret == 0)
 		ret = await(hook, pid, &status);
 	else

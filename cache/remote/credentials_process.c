@@ -15,13 +15,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
+#include "cache/child.h"
 #include "cache/clock.h"
 #include "cache/remote/credentials_private.h"
 
@@ -30,56 +30,6 @@
 enum { OUTPUT_MAX = 64 << 10 };
 
 extern char **environ;
-
-static int prepare(posix_spawn_file_actions_t *files, posix_spawnattr_t *attr, int out)
-{
-	sigset_t none, all;
-	int err;
-
-	sigemptyset(&none);
-	sigfillset(&all);
-	sigdelset(&all, SIGKILL);
-	sigdelset(&all, SIGSTOP);
-	err = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	if (err == 0)
-		err = posix_spawn_file_actions_adddup2(files, out, STDOUT_FILENO);
-	if (err == 0)
-		err = posix_spawnattr_setsigmask(attr, &none);
-	if (err == 0)
-		err = posix_spawnattr_setsigdefault(attr, &all);
-	if (err == 0)
-		err = posix_spawnattr_setpgroup(attr, 0);
-	if (err == 0)
-		err = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGMASK |
-							     POSIX_SPAWN_SETSIGDEF |
-							     POSIX_SPAWN_SETPGROUP);
-	return -err;
-}
-
-/* -errno, or 0 with the child's number and the end of the pipe to read from. */
-static int start(const char *command, pid_t *out_pid, int *out_fd)
-{
-	char *argv[] = {(char *)"sh", (char *)"-c", (char *)command, NULL};
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attr;
-	int ends[2], rc;
-
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return -errno;
-	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attr);
-	rc = prepare(&files, &attr, ends[1]);
-	if (rc == 0)
-		rc = -posix_spawn(out_pid, "/bin/sh", &files, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attr);
-	close(ends[1]);
-	if (rc == 0)
-		*out_fd = ends[0];
-	else
-		close(ends[0]);
-	return rc;
-}
 
 /* Reads until the end of its output.  -ETIMEDOUT, -ECANCELED, -EFBIG. */
 static int read_output(struct credentials *c, int fd, char *text, size_t *len)
@@ -171,6 +121,7 @@ static int failed(const struct credentials *c, int rc, struct why *why)
 
 int credentials_run_process(struct credentials *c, struct credential_set *out, struct why *why)
 {
+	char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)c->source.command, NULL};
 	char *text = malloc(OUTPUT_MAX);
 	size_t len = 0;
 	int fd, rc, code;
@@ -178,7 +129,7 @@ int credentials_run_process(struct credentials *c, struct credential_set *out, s
 
 	if (text == NULL)
 		return why_set(why, ENOMEM, "out of memory");
-	rc = start(c->source.command, &pid, &fd);
+	rc = child_start_pipe(argv, environ, STDOUT_FILENO, STDERR_FILENO, &pid, &fd);
 	if (rc == 0) {
 		rc = read_output(c, fd, text, &len);
 		close(fd);
