@@ -16,13 +16,17 @@
  */
 #include "tools/pub_internal.h"
 
+#include "cache/fileio.h"
 #include "fs/lineage.h"
 #include "fs/rfc3339.h"
+#include "tools/export_tree.h"
+#include "tools/replace.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 void pub_note(struct attempt *a, const char *fmt, ...)
 {
@@ -183,10 +187,69 @@ static int look_at_pointer(struct attempt *a, struct why *why)
 
 /* ---- the last state ---- */
 
+/* A source, or the directory of a run, rather than a checkpoint? */
+static bool is_source(const char *against)
+{
+	static const char *const marks[] = {"weightfs.json", "anchors", "deltas"};
+	bool found = strstr(against, "://") != NULL;
+
+	for (size_t i = 0; i < ARRAY_LEN(marks) && !found; i++) {
+		char *path = path_join(against, marks[i]);
+
+		found = path != NULL && access(path, F_OK) == 0;
+		free(path);
+	}
+	return found;
+}
+
+/* The newest version, from wherever else the run can be read, for as long as it is compared: the
+ * files are mapped, and need no names. */
+static int fetch_against(struct attempt *a, struct why *why)
+{
+	const struct export_options options = {.quiet = a->p->o->quiet, .stop = &a->p->stop};
+	struct opts from = *a->p->o->source;
+	struct stack *stack = NULL;
+	char *top = path_join(a->p->state->work, "against");
+	char *dir = top != NULL ? path_join(top, "version") : NULL;
+	uint64_t number;
+	int ret;
+
+	from.source = strdup(a->p->o->against);
+	from.base = NULL;
+	from.shard_size = 0;
+	from.hole_grace_ns = 0;
+	from.deep = false;
+	if (dir == NULL || from.source == NULL) {
+		ret = why_set(why, ENOMEM, "out of memory");
+		goto out;
+	}
+	replace_abort(top); /* what a killed process left, also half written */
+	ret = file_mkdirs(top);
+	if (ret < 0)
+		why_set(why, -ret, "%s cannot be made: %s", SHOWN(top), strerrordesc_np(-ret));
+	if (ret == 0)
+		ret = stack_new(&from, false, &stack, why);
+	if (ret == 0)
+		ret = export_version(stack, &a->newest, dir, &options, &number, why);
+	if (ret == 0)
+		ret = pub_checkpoint_open(dir, false, &a->old, why);
+	replace_abort(top);
+out:
+	stack_free(stack);
+	free(from.source);
+	free(dir);
+	free(top);
+	return ret;
+}
+
 static int open_against(struct attempt *a, struct why *why)
 {
-	int ret = pub_checkpoint_open(a->p->o->against, false, &a->old, why);
+	int ret;
 
+	if (is_source(a->p->o->against))
+		ret = fetch_against(a, why);
+	else
+		ret = pub_checkpoint_open(a->p->o->against, false, &a->old, why);
 	return ret < 0 ? why_prefix(why, "--against") : 0;
 }
 

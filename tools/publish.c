@@ -59,9 +59,9 @@ static const struct cli_opt own[] = {
 			   "where the last published state is kept (default: "
 			   "~/.local/state/weightfs)"},
 	[OPT_NO_STATE] = {"no-state", 0, NULL, "keep no copy: anchors only, unless --against"},
-	[OPT_AGAINST] = {"against", 0, "DIR",
-			 "the last published state: a checkpoint, or a version's directory of a "
-			 "mount"},
+	[OPT_AGAINST] = {"against", 0, "PLACE",
+			 "the last published state: a checkpoint, a version's directory of a "
+			 "mount, or a source that has the run"},
 	[OPT_TAKE_OVER] = {"take-over", 0, NULL, "go on with another publisher's run"},
 	[OPT_NEW_RUN] = {"new-run", 0, NULL, "begin a new run in the same place"},
 	[OPT_DRY_RUN] = {"dry-run", 0, NULL, "compare and encode, but upload nothing"},

@@ -18,11 +18,11 @@
 #include "tools/pub_encode.h"
 
 struct pub_options {
-	const char *dest;	     /* a directory, s3://..., hf://buckets/... */
-	struct opts *source;	     /* credentials, time limits and so on for it; borrowed */
-	const char *state_dir;	     /* NULL: the default */
-	const char *against;	     /* a checkpoint that is the last published state; NULL */
-	const char *encoding;	     /* NULL: wfp1 */
+	const char *dest;      /* a directory, s3://..., hf://buckets/... */
+	struct opts *source;   /* credentials, time limits and so on for it; borrowed */
+	const char *state_dir; /* NULL: the default */
+	const char *against;   /* a checkpoint, or a source, with the last published state; NULL */
+	const char *encoding;  /* NULL: wfp1 */
 	const char *anchor_encoding; /* NULL: as the encoding has it */
 	uint64_t anchor_every;	     /* 0: adaptive */
 	unsigned jobs;		     /* 0: all cores */

@@ -1,6 +1,7 @@
 """`weightfs publish` into a directory, read back by a reader that knows the specifications only."""
 
 import json
+import shutil
 import subprocess
 
 import numpy as np
@@ -171,6 +172,21 @@ def test_against(bucket, scratch):
     report = publisher.publish(paths[3], "--against", paths[0])
     assert report["kind"] == "anchor" and "not version 3" in report["note"], report
     publishing.check(bucket, dict(enumerate(states, 1)))
+
+
+def test_against_a_source(bucket, scratch):
+    """Nor is there a checkpoint: the newest version is read from the run itself, or a copy."""
+    publisher = publishing.Publisher(bucket, scratch / "state", ["--no-state"])
+    states = models.states(16, 4, models.SMALL)
+    publisher.publish(states[0])
+    assert publisher.publish(states[1], "--against", bucket)["kind"] == "delta"
+    shutil.copytree(bucket, scratch / "copy")
+    assert publisher.publish(states[2], "--against", scratch / "copy")["kind"] == "delta"
+    assert "--against: version 3 is not in this run" in publisher.refused(
+        states[3], "--against", scratch / "copy")
+    assert publisher.publish(states[3], "--against", bucket)["kind"] == "delta"
+    publishing.check(bucket, dict(enumerate(states, 1)))
+    assert not list((scratch / "state").rglob("against*"))
 
 
 def test_dry_run(publisher, bucket):

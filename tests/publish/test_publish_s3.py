@@ -57,6 +57,16 @@ def large_states(count):
     return out
 
 
+def test_against_itself(place, scratch):
+    """Without a copy, against the bucket."""
+    publisher = publisher_of(place, scratch, args=["--no-state"])
+    states = models.states(15, 3, models.SMALL)
+    publisher.publish(states[0])
+    for state in states[1:]:
+        assert publisher.publish(state, "--against", place.url)["kind"] == "delta"
+    publishing.check(objects_of(place), dict(enumerate(states, 1)))
+
+
 def test_versions(place, scratch):
     """Anchors, deltas, shards, companions; a second publisher is refused by the pointer."""
     publisher = publisher_of(place, scratch)
