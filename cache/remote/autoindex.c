@@ -179,7 +179,7 @@ int autoindex_json(const char *text, size_t len, struct autoindex *out)
 		if (e == NULL)
 			break;
 		e->directory = strcmp(type, "directory") == 0;
-		if (json_is_integer(size))
+		if (json_is_integer(size) && json_integer_value(size) >= 0)
 			e->size = json_integer_value(size);
 		e->mtime_ns = time_of(json_object_get(o, "mtime"));
 		mix_entry(e);
