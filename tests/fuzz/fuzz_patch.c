@@ -8,42 +8,13 @@
  * passes too and does what applying it twice does.
  */
 #include "codec/patch.h"
+#include "tests/fuzz/exact.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-enum { WINDOW = 64 * 1024, SINK_MAX = 64 << 20 };
+enum { WINDOW = 64 * 1024 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "fuzz_patch: not so: %s\n", #cond);                        \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
-
-struct memory {
-	uint8_t *bytes;
-	size_t len;
-};
-
-static int memory_write(void *ctx, uint64_t off, const void *src, size_t len)
-{
-	struct memory *m = ctx;
-
-	if (off + len > SINK_MAX)
-		return -ENOSPC;
-	if (off + len > m->len) {
-		m->bytes = realloc(m->bytes, (size_t)off + len);
-		REQUIRE(m->bytes != NULL);
-		memset(m->bytes + m->len, 0, (size_t)off + len - m->len);
-		m->len = (size_t)off + len;
-	}
-	memcpy(m->bytes + off, src, len);
-	return 0;
-}
 
 static uint8_t *fresh(size_t len)
 {

@@ -9,43 +9,14 @@
  * gives it once more.
  */
 #include "codec/patchx.h"
+#include "tests/fuzz/exact.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
-enum { ELEMENTS_MAX = 300000, SINK_MAX = 64 << 20 };
+enum { ELEMENTS_MAX = 300000 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "fuzz_patchx: not so: %s\n", #cond);                       \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
-
-struct memory {
-	uint8_t *bytes;
-	size_t len;
-};
-
-static int memory_write(void *ctx, uint64_t off, const void *src, size_t len)
-{
-	struct memory *m = ctx;
-
-	if (off + len > SINK_MAX)
-		return -ENOSPC;
-	if (off + len > m->len) {
-		m->bytes = realloc(m->bytes, (size_t)off + len);
-		REQUIRE(m->bytes != NULL);
-		memset(m->bytes + m->len, 0, (size_t)off + len - m->len);
-		m->len = (size_t)off + len;
-	}
-	memcpy(m->bytes + off, src, len);
-	return 0;
-}
 
 static const char *const kernels[] = {"portable", "avx2", "avx512"};
 
