@@ -369,14 +369,17 @@ static uint64_t shorten(struct place *p, struct shown *s, uint64_t excess)
 static int prune(struct place *p, uint64_t to)
 {
 	uint64_t total = 0, before;
+	struct progress progress;
 	struct buf b = {0};
 	size_t start;
 
 	for (size_t i = 0; i < p->count; i++)
 		total += p->v[i].entry.bytes;
 	before = total;
+	progress_begin(&progress, "cache prune", before - MIN(before, to));
 	for (size_t i = p->count; i-- > 0 && total > to;) {
 		struct shown *s = &p->v[i];
+		const uint64_t had = total;
 
 		if (s->key == NULL || s->entry.bytes <= total - to) {
 			disk_remove(p->disk, &s->entry.id);
@@ -384,7 +387,9 @@ static int prune(struct place *p, uint64_t to)
 		} else {
 			total -= MIN(total, shorten(p, s, total - to));
 		}
+		progress_add(&progress, had - total);
 	}
+	progress_clear(&progress);
 	human_bytes(&b, before - total);
 	printf("removed %s", buf_str(&b));
 	start = b.len;
@@ -396,13 +401,17 @@ static int prune(struct place *p, uint64_t to)
 
 static int clear(struct place *p)
 {
+	struct progress progress;
 	struct buf b = {0};
 	uint64_t bytes = 0;
 
+	progress_begin_count(&progress, "cache clear", "objects", p->count);
 	for (size_t i = 0; i < p->count; i++) {
 		bytes += p->v[i].entry.bytes;
 		disk_remove(p->disk, &p->v[i].entry.id);
+		progress_add(&progress, 1);
 	}
+	progress_clear(&progress);
 	bytes += others(p, true);
 	human_bytes(&b, bytes);
 	printf("removed %s\n", buf_str(&b));

@@ -17,6 +17,7 @@
 #include "tools/cli.h"
 #include "tools/pointer.h"
 #include "tools/pub_state.h"
+#include "tools/sending.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -95,19 +96,22 @@ static bool names(const struct manifest *m, const char *key)
 static int upload(struct compact *c, const struct manifest *m, int fd, uint64_t size,
 		  struct why *why)
 {
+	struct progress progress = {0}, *shown = c->quiet ? NULL : &progress;
+	struct sending s = {.fd = fd, .progress = shown, .size = size};
+	const struct source src = sending_source(&s);
 	char random[9], key[80];
 	struct manifest *now = NULL;
 	struct why ignored = {0};
-	struct source src;
 	int ret = pub_random(random, 4);
 
-	if (ret == 0)
-		ret = source_fd(fd, &src);
 	if (ret < 0)
 		return why_set(why, -ret, "%s", errno_text(ret));
 	snprintf(key, sizeof(key), "compact/step_%06" PRIu64 "-%06" PRIu64 "-%s.safetensors",
 		 c->entry.base, c->entry.version, random);
+	if (shown != NULL)
+		progress_begin(shown, "upload", size);
 	ret = store_put(c->store, key, &src, why);
+	progress_clear(&progress);
 	if (ret == 0 && manifest_entry_object(&c->entry, key, NULL, size) < 0)
 		ret = why_set(why, ENOMEM, "out of memory");
 	if (ret < 0)

@@ -40,6 +40,7 @@ struct merge {
 	const char **names; /* of all tensors; borrowed from the inputs; sorted */
 	size_t name_count;
 	const struct patch **patches; /* of one tensor; room for `count` */
+	struct progress *progress;    /* NULL: none */
 };
 
 /* ---- which steps ---- */
@@ -195,7 +196,6 @@ struct fetching {
 	struct store *store;
 	const struct manifest *m;
 	struct listing *listing;
-	struct progress *progress;
 	struct merge *merge;
 	struct why *why;
 };
@@ -213,7 +213,7 @@ static int fetch_one(const struct manifest_entry *e, const struct manifest_objec
 	ret = scratch_file(&fd, f->why);
 	if (ret < 0)
 		return ret;
-	ret = copy_object(f->store, o, fd, f->progress, f->why);
+	ret = copy_object(f->store, o, fd, f->merge->progress, f->why);
 	if (ret == 0) {
 		ret = mapping_new(fd, o->size, &in->mapping);
 		if (ret < 0)
@@ -273,10 +273,10 @@ static int collect_names(struct merge *g, struct why *why)
 }
 
 static int fetch_all(struct store *store, const struct manifest *m, uint64_t base, uint64_t version,
-		     struct progress *progress, struct merge *g, struct why *why)
+		     struct merge *g, struct why *why)
 {
 	struct listing listing = {0};
-	struct fetching f = {store, m, &listing, progress, g, why};
+	struct fetching f = {store, m, &listing, g, why};
 	size_t n = 0;
 	int ret;
 
@@ -324,6 +324,21 @@ static size_t patches_of(struct merge *g, const char *name, const char **out_has
 	return n;
 }
 
+/* A bar of its own for going through all tensors. */
+static void show_pass(struct merge *g, const char *what)
+{
+	if (g->progress == NULL)
+		return;
+	progress_clear(g->progress);
+	progress_begin_count(g->progress, what, "tensors", g->name_count);
+}
+
+static void tensor_done(struct merge *g)
+{
+	if (g->progress != NULL)
+		progress_add(g->progress, 1);
+}
+
 static int to_nowhere(void *ctx, uint64_t off, const void *bytes, size_t len)
 {
 	(void)ctx;
@@ -341,7 +356,8 @@ static int find_changed(struct merge *g, struct buf *hashes, struct why *why)
 	bool all = true;
 	size_t kept = 0;
 
-	for (size_t i = 0; i < g->name_count; i++) {
+	show_pass(g, "compare");
+	for (size_t i = 0; i < g->name_count; i++, tensor_done(g)) {
 		const char *hash;
 		size_t n = patches_of(g, g->names[i], &hash);
 		uint64_t len = 1, changed;
@@ -367,7 +383,8 @@ static int find_changed(struct merge *g, struct buf *hashes, struct why *why)
 
 static int write_blobs(struct merge *g, struct patch_file_writer *w, struct why *why)
 {
-	for (size_t i = 0; i < g->name_count; i++) {
+	show_pass(g, "merge");
+	for (size_t i = 0; i < g->name_count; i++, tensor_done(g)) {
 		const char *hash;
 		size_t n = patches_of(g, g->names[i], &hash);
 		uint64_t len = 0, changed;
@@ -429,11 +446,11 @@ static int write_file(struct merge *g, const struct manifest *m, uint64_t base, 
 int compact_merge(struct store *store, const struct manifest *m, uint64_t base, uint64_t version,
 		  struct progress *progress, int *out_fd, uint64_t *out_size, struct why *why)
 {
-	struct merge g = {0};
+	struct merge g = {.progress = progress};
 	int fd = -1, ret = compact_check(m, base, version, why);
 
 	if (ret == 0)
-		ret = fetch_all(store, m, base, version, progress, &g, why);
+		ret = fetch_all(store, m, base, version, &g, why);
 	if (ret == 0)
 		ret = scratch_file(&fd, why);
 	if (ret == 0)

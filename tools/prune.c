@@ -19,6 +19,7 @@
 #include "tools/cli.h"
 #include "tools/place.h"
 #include "tools/pointer.h"
+#include "tools/progress.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -82,26 +83,41 @@ static int look(struct prune *p, struct why *why)
 	return ret;
 }
 
+static void say(const struct prune *p, const struct doomed *d, struct progress *progress)
+{
+	progress_hide(progress);
+	printf("%s%s: %s\n", p->dry_run ? "would delete " : "", SHOWN(d->object->key), d->why);
+	if (progress->terminal) {
+		fflush(stdout);
+		progress_add(progress, 0);
+	}
+}
+
 /* Deletes what the plan says.  What has gone or changed meanwhile is somebody else's work. */
 static int delete_all(struct prune *p, struct why *why)
 {
-	for (size_t i = 0; i < p->plan.count; i++) {
+	struct progress progress = {0};
+	int ret = 0;
+
+	if (!p->quiet && !p->dry_run && p->plan.count > 0)
+		progress_begin_count(&progress, "prune", "objects", p->plan.count);
+	for (size_t i = 0; ret == 0 && i < p->plan.count; i++) {
 		const struct doomed *d = &p->plan.v[i];
-		int ret = 0;
 
 		if (!p->quiet)
-			printf("%s%s: %s\n", p->dry_run ? "would delete " : "",
-			       SHOWN(d->object->key), d->why);
+			say(p, d, &progress);
 		if (!p->dry_run)
 			ret = store_remove(p->store, d->object->key, &d->object->id, why);
-		if (ret == -ENOENT || ret == -ESTALE)
-			continue;
-		if (ret < 0)
-			return ret;
-		p->deleted++;
-		p->bytes += d->object->size;
+		progress_add(&progress, 1);
+		if (ret == 0) {
+			p->deleted++;
+			p->bytes += d->object->size;
+		} else if (ret == -ENOENT || ret == -ESTALE) {
+			ret = 0;
+		}
 	}
-	return 0;
+	progress_clear(&progress);
+	return ret;
 }
 
 /* ---- a run with weightfs.json ---- */
@@ -254,11 +270,16 @@ static int prune(struct prune *p, struct why *why)
 {
 	struct stack *stack = NULL;
 	struct pointer was = {0};
+	struct progress progress = {0};
 	int ret = stack_new_writable(p->opts, p->dest, false, &stack, why);
 
 	if (ret == 0) {
 		p->store = stack->store;
+		if (!p->quiet)
+			progress_begin_count(&progress, "prune: listing", "objects",
+					     PROGRESS_UNKNOWN);
 		ret = look(p, why);
+		progress_clear(&progress);
 	}
 	/* What is named now: the change may meet a later one, which names that as well or has
 	 * pruned it itself. */

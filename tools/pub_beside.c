@@ -40,7 +40,8 @@ static int cannot(struct why *why, int err, const char *path, const char *what)
 
 /* ---- streams ---- */
 
-int pub_checkpoint_spool(int fd, const char *path, const volatile bool *stop, struct why *why)
+int pub_checkpoint_spool(int fd, const char *path, struct progress *progress,
+			 const volatile bool *stop, struct why *why)
 {
 	int to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), ret = 0;
 	char *window = malloc(SPOOL_WINDOW);
@@ -64,6 +65,8 @@ int pub_checkpoint_spool(int fd, const char *path, const volatile bool *stop, st
 			cannot(why, -ret, path, "written");
 		else
 			at += (uint64_t)n;
+		if (ret == 0 && progress != NULL)
+			progress_add(progress, (uint64_t)n);
 	}
 	if (to >= 0)
 		close(to);

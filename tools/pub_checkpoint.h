@@ -56,9 +56,9 @@ int pub_state_hash(const struct pub_tensor *tensors, size_t count, char out[33])
 /* Goes over to copies of the files, byte for byte the same, which lie in `dir`. */
 int pub_checkpoint_move(struct pub_checkpoint *c, const char *dir, struct why *why) MUST_CHECK;
 
-/* Copies a stream to its end into a new file of that path. */
-int pub_checkpoint_spool(int fd, const char *path, const volatile bool *stop,
-			 struct why *why) MUST_CHECK;
+/* Copies a stream to its end into a new file of that path.  progress: NULL for none. */
+int pub_checkpoint_spool(int fd, const char *path, struct progress *progress,
+			 const volatile bool *stop, struct why *why) MUST_CHECK;
 
 /* The companion files of a checkpoint.  Zero-initialise. */
 struct pub_companions {

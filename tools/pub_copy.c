@@ -54,11 +54,16 @@ int pub_copy_begin(struct attempt *a, struct pub_slot *slot, struct why *why)
 /* The files as they are, after all. */
 static int copy_now(struct attempt *a, struct why *why)
 {
+	struct progress progress = {0}, *shown = a->p->o->quiet ? NULL : &progress;
 	struct pub_slot slot = {0};
 	int ret = pub_slot_open(a->slot_path, a->new, false, &slot, why);
 
-	if (ret == 0)
-		ret = pub_slot_fill(&slot, a->new, &a->p->stop, why);
+	if (ret == 0) {
+		if (shown != NULL)
+			progress_begin(shown, "copy", a->new->bytes);
+		ret = pub_slot_fill(&slot, a->new, shown, &a->p->stop, why);
+		progress_clear(&progress);
+	}
 	pub_slot_release(&slot);
 	if (ret == 0)
 		ret = pub_checkpoint_unchanged(a->new, why);

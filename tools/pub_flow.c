@@ -131,13 +131,18 @@ int pub_newest(struct publisher *p, uint64_t *out, struct why *why)
 static int open_stream(struct attempt *a, struct why *why)
 {
 	const char *dir = a->slot != 0 ? a->slot_path : a->p->state->work;
+	struct progress progress = {0}, *shown = a->p->o->quiet ? NULL : &progress;
 	char *path = path_join(dir, PUB_SINGLE_NAME);
 	int ret = path != NULL ? file_mkdirs(dir) : -ENOMEM;
 
 	if (ret < 0)
 		why_set(why, -ret, "%s cannot be made: %s", SHOWN(dir), strerrordesc_np(-ret));
-	if (ret == 0)
-		ret = pub_checkpoint_spool(STDIN_FILENO, path, &a->p->stop, why);
+	if (ret == 0) {
+		if (shown != NULL)
+			progress_begin(shown, "standard input", PROGRESS_UNKNOWN);
+		ret = pub_checkpoint_spool(STDIN_FILENO, path, shown, &a->p->stop, why);
+		progress_clear(&progress);
+	}
 	if (ret == 0) {
 		ret = pub_checkpoint_open(path, false, &a->new, why);
 		if (ret < 0)

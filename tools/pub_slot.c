@@ -91,8 +91,8 @@ int pub_slot_open(const char *dir, const struct pub_checkpoint *c, bool clone, s
 	return ret;
 }
 
-static int fill_file(int fd, const struct pub_file *f, char *window, const volatile bool *stop,
-		     struct why *why)
+static int fill_file(int fd, const struct pub_file *f, char *window, struct progress *progress,
+		     const volatile bool *stop, struct why *why)
 {
 	int ret = 0;
 
@@ -104,6 +104,8 @@ static int fill_file(int fd, const struct pub_file *f, char *window, const volat
 		ret = file_pread(f->fd, window, len, at);
 		if (ret == 0)
 			ret = file_pwrite(fd, window, len, at);
+		if (ret == 0 && progress != NULL)
+			progress_add(progress, len);
 	}
 	return ret < 0 ? why_set(why, -ret, "%s cannot be copied: %s", SHOWN(f->path),
 				 strerrordesc_np(-ret))
@@ -111,14 +113,14 @@ static int fill_file(int fd, const struct pub_file *f, char *window, const volat
 }
 
 int pub_slot_fill(const struct pub_slot *s, const struct pub_checkpoint *c,
-		  const volatile bool *stop, struct why *why)
+		  struct progress *progress, const volatile bool *stop, struct why *why)
 {
 	char *window = malloc(WINDOW);
 	int ret = window != NULL ? 0 : why_set(why, ENOMEM, "out of memory");
 
 	for (size_t i = 0; ret == 0 && i < s->count; i++)
 		if (s->fds[i] >= 0)
-			ret = fill_file(s->fds[i], &c->files[i], window, stop, why);
+			ret = fill_file(s->fds[i], &c->files[i], window, progress, stop, why);
 	free(window);
 	return ret;
 }

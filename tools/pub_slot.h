@@ -18,7 +18,7 @@ int pub_slot_open(const char *dir, const struct pub_checkpoint *c, bool clone, s
 		  struct why *why) MUST_CHECK;
 /* Copies what is to be written. */
 int pub_slot_fill(const struct pub_slot *s, const struct pub_checkpoint *c,
-		  const volatile bool *stop, struct why *why) MUST_CHECK;
+		  struct progress *progress, const volatile bool *stop, struct why *why) MUST_CHECK;
 void pub_slot_release(struct pub_slot *s);
 /* Removes the files. */
 void pub_slot_clear(const char *dir);

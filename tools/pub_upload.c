@@ -7,16 +7,16 @@
  * not always known: an answer may be lost, or come from a proxy.  So after any failure of that one
  * write the pointer is read again, and it decides.
  *
- * Local files are read through a source that counts for the progress bar and that fails once the
- * publisher is to stop, which ends an upload at its next piece.
+ * Local files are read through a source (tools/sending.h) that fails once the publisher is to stop,
+ * which ends an upload at its next piece.
  *
  * One thread.
  */
 #include "tools/pub_internal.h"
 
 #include "cache/clock.h"
-#include "cache/fileio.h"
 #include "fs/rfc3339.h"
+#include "tools/sending.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -86,39 +86,17 @@ static int compose(struct attempt *a, struct why *why)
 	return ret;
 }
 
-/* ---- local files as sources ---- */
-
-struct upload {
-	const struct publisher *p;
-	struct progress *progress; /* NULL: none */
-	int fd;
-	uint64_t seen; /* bytes read, those read again included */
-};
-
-static int upload_read(void *ctx, uint64_t off, void *dst, size_t len)
-{
-	struct upload *u = ctx;
-	int ret;
-
-	if (u->p->stop)
-		return -EINTR;
-	ret = file_pread(u->fd, dst, len, off);
-	u->seen += len;
-	if (ret == 0 && u->progress != NULL)
-		progress_add(u->progress, len);
-	return ret;
-}
+/* ---- files ---- */
 
 static int put_file(struct attempt *a, const char *key, int fd, uint64_t size,
 		    struct progress *progress, struct why *why)
 {
-	struct upload u = {.p = a->p, .progress = progress, .fd = fd};
-	const struct source src = {.read = upload_read, .ctx = &u, .size = size, .file = &u.fd};
+	struct sending s = {.fd = fd, .progress = progress, .stop = &a->p->stop, .size = size};
+	const struct source src = sending_source(&s);
 	int ret = store_put(a->p->store, key, &src, why);
 
-	/* A store may have had somebody else read the file. */
-	if (progress != NULL && ret == 0 && u.seen < size)
-		progress_add(progress, size - u.seen);
+	if (ret == 0)
+		sending_done(&s);
 	if (ret < 0 && a->p->stop)
 		return why_set(why, EINTR, "interrupted; nothing was published");
 	return ret < 0 ? why_prefix(why, "%s", a->p->store->name) : 0;
@@ -143,17 +121,39 @@ static const char *known_hash(const json_t *map, const char *key)
 	return hash != NULL ? hash : "";
 }
 
-static int put_companions(struct attempt *a, struct why *why)
+/* What is in the destination of them. */
+static const json_t *companions_there(const struct attempt *a)
 {
-	const struct pub_state *s = a->p->state;
-	const json_t *known = strcmp(s->now.lineage, a->lineage) == 0 ? s->now.companions : NULL;
+	const struct pub_record *now = &a->p->state->now;
+
+	return strcmp(now->lineage, a->lineage) == 0 ? now->companions : NULL;
+}
+
+static bool is_new(const struct attempt *a, size_t i)
+{
 	const struct pub_companions *c = &a->companions;
+
+	return strcmp(known_hash(companions_there(a), c->files[i].name), c->hashes[i]) != 0;
+}
+
+static uint64_t companion_bytes(const struct attempt *a)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < a->companions.count; i++)
+		sum += is_new(a, i) ? a->companions.files[i].size : 0;
+	return sum;
+}
+
+static int put_companions(struct attempt *a, struct progress *progress, struct why *why)
+{
+	const struct pub_file *files = a->companions.files;
 	int ret = 0;
 
-	for (size_t i = 0; ret == 0 && i < c->count; i++) {
-		if (strcmp(known_hash(known, c->files[i].name), c->hashes[i]) == 0)
+	for (size_t i = 0; ret == 0 && i < a->companions.count; i++) {
+		if (!is_new(a, i))
 			continue;
-		ret = put_file(a, c->files[i].name, c->files[i].fd, c->files[i].size, NULL, why);
+		ret = put_file(a, files[i].name, files[i].fd, files[i].size, progress, why);
 		a->r->companions++;
 	}
 	return ret;
@@ -162,11 +162,9 @@ static int put_companions(struct attempt *a, struct why *why)
 /* What is at the run's root afterwards. */
 static json_t *companions_after(const struct attempt *a)
 {
-	const struct pub_state *s = a->p->state;
 	const struct pub_companions *c = &a->companions;
-	json_t *map = strcmp(s->now.lineage, a->lineage) == 0 && s->now.companions != NULL
-			      ? json_deep_copy(s->now.companions)
-			      : json_object();
+	const json_t *there = companions_there(a);
+	json_t *map = there != NULL ? json_deep_copy(there) : json_object();
 	char time[RFC3339_LEN];
 
 	for (size_t i = 0; map != NULL && i < c->count; i++) {
@@ -341,6 +339,7 @@ static uint64_t bytes_of(const struct pub_objects *o)
 	return sum;
 }
 
+/* The version's objects, then what comes with it. */
 static int put_data(struct attempt *a, struct why *why)
 {
 	struct progress progress = {0}, *shown = a->p->o->quiet ? NULL : &progress;
@@ -349,10 +348,12 @@ static int put_data(struct attempt *a, struct why *why)
 	a->r->objects = a->delta.count + a->anchor.count;
 	a->r->bytes = bytes_of(&a->delta) + bytes_of(&a->anchor);
 	if (shown != NULL)
-		progress_begin(shown, "upload", a->r->bytes);
+		progress_begin(shown, "upload", a->r->bytes + companion_bytes(a));
 	ret = put_objects(a, &a->delta, shown, why);
 	if (ret == 0)
 		ret = put_objects(a, &a->anchor, shown, why);
+	if (ret == 0)
+		ret = put_companions(a, shown, why);
 	if (shown != NULL)
 		progress_clear(shown);
 	return ret;
@@ -385,8 +386,6 @@ int pub_upload(struct attempt *a, struct why *why)
 		ret = begin(a, companions, why);
 	if (ret == 0)
 		ret = put_data(a, why);
-	if (ret == 0)
-		ret = put_companions(a, why);
 	if (ret == 0)
 		ret = show_version(a, companions, why);
 	for (int i = 0; ret == -EAGAIN && i < POINTER_TRIES; i++) {

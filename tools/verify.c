@@ -23,6 +23,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { PIECE = 4 << 20 };
@@ -54,8 +55,9 @@ static const struct cli cli = {
 
 struct verify {
 	struct stack *stack;
-	struct progress progress;
-	uint8_t *piece; /* PIECE bytes */
+	struct progress progress, reading; /* of objects; of the version in hand */
+	char label[40];			   /* of reading */
+	uint8_t *piece;			   /* PIECE bytes */
 	bool quiet;
 	json_t *problems; /* of {object, error} */
 	unsigned objects, versions, whole, hashes;
@@ -109,6 +111,26 @@ static void read_object(struct verify *v, const struct object *o)
 	blob_unref(blob);
 }
 
+/* The bar while a version is read; cleared after it. */
+static void show_version(struct verify *v, uint64_t number, const struct layout *l)
+{
+	uint64_t bytes = 0;
+
+	if (v->quiet)
+		return;
+	for (uint32_t f = 0; f < l->file_count; f++)
+		bytes += l->files[f].size;
+	snprintf(v->label, sizeof(v->label), "version %" PRIu64, number);
+	progress_hide(&v->progress);
+	progress_begin(&v->reading, v->label, bytes);
+}
+
+static void have_read(struct verify *v, uint64_t bytes)
+{
+	if (!v->quiet)
+		progress_add(&v->reading, bytes);
+}
+
 /* SHA-256 over the bytes of all tensors in the order of their names. */
 static int hash_state(struct verify *v, const struct state *s, char hex[65])
 {
@@ -126,6 +148,7 @@ static int hash_state(struct verify *v, const struct state *s, char hex[65])
 			if (ret < 0)
 				return ret;
 			sha256_update(&hash, v->piece, len);
+			have_read(v, len);
 			at += len;
 		}
 	}
@@ -165,7 +188,9 @@ static void check_hash(struct verify *v, const struct version_info *info, const 
 
 	if (want == NULL)
 		return;
+	show_version(v, info->number, s->layout);
 	ret = hash_state(v, s, have);
+	progress_clear(&v->reading);
 	if (ret < 0)
 		buf_addf(&text, "version %" PRIu64 " cannot be read: %s", info->number,
 			 errno_text(ret));
@@ -194,6 +219,7 @@ static int feed_state(struct verify *v, const struct state *s, struct state_hash
 			if (ret < 0)
 				return ret;
 			state_hash_feed(h, f, v->piece, len);
+			have_read(v, len);
 			at += len;
 		}
 	return 0;
@@ -249,8 +275,11 @@ static void check_state(struct verify *v, const struct version_info *info, const
 		return;
 	v->hashed = info->number;
 	ret = state_hash_new(s->layout, &h);
-	if (ret == 0)
+	if (ret == 0) {
+		show_version(v, info->number, s->layout);
 		ret = feed_state(v, s, h);
+		progress_clear(&v->reading);
+	}
 	if (ret == 0)
 		ret = state_hash_end(h, hash);
 	if (ret < 0) {
