@@ -68,12 +68,18 @@ FUSE_API := $(shell pkg-config --atleast-version=3.17 fuse3 2>/dev/null && echo 
 FUSE_CFLAGS = $(shell pkg-config --cflags fuse3) -DFUSE_USE_VERSION=$(FUSE_API)
 FUSE_LIBS = $(shell pkg-config --libs fuse3)
 LIBS := -ljansson -lxxhash -lzstd -lpthread -lm
+# BLAKE3, where its C library is packaged (Debian has it from 13 on, and not in 12).
+BLAKE3_LIBS := $(shell pkg-config --libs libblake3 2>/dev/null)
+LIBS += $(BLAKE3_LIBS)
 # Only what is in cache/remote needs these.
 REMOTE_LIBS := -lcurl -lcrypto -lexpat
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
 	-Wwrite-strings -Wvla -Wno-unused-parameter -Wno-missing-field-initializers
 CPPFLAGS += -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DWEIGHTFS_VERSION='"$(VERSION)"' -I.
+ifneq ($(BLAKE3_LIBS),)
+CPPFLAGS += -DHAVE_BLAKE3 $(shell pkg-config --cflags libblake3)
+endif
 CFLAGS ?= $(CFLAGS_$(VARIANT))
 # No fused multiply-add: `simulate` writes the same run for a seed on every machine.
 # No errno from sqrtf(): it would keep loops from becoming SIMD.

@@ -6,13 +6,15 @@
  * checked without the values and describes the object as a list of parts: a FULL part is a whole
  * tensor whose bytes lie in the object as they are; a SPARSE part is a set of changed elements that
  * delta_encode() validates completely and turns into a patch. Adding a format: one
- * codec/read_NAME.c with a `struct format`, and one line in formats[] (registry.c).
+ * codec/read_NAME.c with a `struct format`, and one line in formats[] (registry.c); where its
+ * versions have a layout of their own, a scheme (scheme.h), too.
  *
  * Pure and thread-safe; a struct delta is immutable once open.
  */
 #ifndef CODEC_FORMAT_H
 #define CODEC_FORMAT_H
 
+#include "codec/checksum.h"
 #include "codec/io.h"
 #include "codec/patch.h"
 #include "codec/safetensors.h"
@@ -31,6 +33,15 @@ struct part {
 				   index and values together */
 	uint64_t changed;	/* SPARSE: number of changed elements; FULL: numel */
 	const struct st_tensor *index, *values; /* SPARSE: the two tensors in the file */
+	const char *checksum; /* of the whole tensor once the part is applied, in hex; owned by the
+				 delta; NULL: none is recorded */
+	enum checksum_kind checksum_kind;
+};
+
+/* What stands beside an object and says more of it: the text of its index. */
+struct side {
+	const char *text;
+	size_t len;
 };
 
 /* struct delta's `encoding` of a native object: patches that can be used as they are, or that have
@@ -39,10 +50,11 @@ enum wfp1_encoding { WFP1_PLAIN, WFP1_GIVEN_BASE };
 
 struct delta {
 	const struct format *format;
-	struct st_header *header;   /* owned */
+	struct st_header *header;   /* owned; NULL: the object is no safetensors file */
 	struct part *parts;	    /* count of them, sorted by name; owned */
 	struct st_header *original; /* owned: of a packed file (pack.h), which its parts are of */
 	char *names;		    /* owned; backs part names that are not keys of the file */
+	void *extra;		    /* owned (one malloc'ed block): the format's own */
 	size_t count;
 	size_t full, sparse;   /* how many parts of each kind */
 	uint64_t changed;      /* sum over parts */
@@ -55,11 +67,19 @@ struct delta {
 
 struct format {
 	const char *name; /* as shown in status: "trl" */
-	/* Is this object ours?  Looks at keys and metadata only. */
+	/* Is this object ours?  Looks at keys and metadata only.  NULL: it is opened by its name
+	 * only, since something beside it says what it is. */
 	bool (*probe)(const struct st_header *header);
 	/* Fills *delta but for format, header and the totals over parts; parts may be left
-	 * unsorted.  What it allocated is freed by delta_free(), also after a failure. */
-	int (*open)(const struct st_header *header, struct delta *delta, struct why *why);
+	 * unsorted.  What it allocated is freed by delta_free(), also after a failure.  `side` is
+	 * NULL where there is none; its text is gone after the call. */
+	int (*open)(const struct st_header *header, const struct side *side, struct delta *delta,
+		    struct why *why);
+	/* The same of an object that is no safetensors file; instead of open(), and opened by name
+	 * only.  delta->header stays NULL; parts have `offset`, `bytes` and whatever `extra` says
+	 * of them. */
+	int (*open_raw)(const struct source *src, const struct side *side, struct delta *delta,
+			struct why *why);
 	/* See delta_encode(). */
 	int (*encode)(const struct delta *delta, const struct part *part, const struct source *src,
 		      struct patch_writer *writer, uint64_t numel, struct why *why);
@@ -68,6 +88,10 @@ struct format {
 	bool blind;
 	/* Its patches are of bytes, whatever the tensor's dtype. */
 	bool bytewise;
+	/* The object is one zstd frame as a whole, always or where it begins as one: the caller
+	 * unpacks it first (frame_unpack()), and what src gives is what came out.  Such an object
+	 * has no FULL part. */
+	enum { FRAMED_NEVER, FRAMED_ALWAYS, FRAMED_BY_MAGIC } framed;
 	/* The object is a patch file (patch_file.h) to be used as it is: delta_encode() has nothing
 	 * to do (-EINVAL), and a part has neither dtype nor `changed`. */
 	bool native;
@@ -77,9 +101,12 @@ struct format {
  * encoding that we cannot read (says what to set on the trainer), an error of src->read, -ENOMEM.
  * The sentence does not repeat the object's name; the caller prefixes it. */
 int delta_open(const struct source *src, struct delta **out_delta, struct why *why) MUST_CHECK;
-/* The same of an object that something else says the format of, by its name. */
-int delta_open_as(const struct source *src, const char *format, struct delta **out_delta,
-		  struct why *why) MUST_CHECK;
+/* The same of an object that something else says the format of, by its name (NULL: nothing does),
+ * and may say more of (NULL: it does not). */
+int delta_open_as(const struct source *src, const char *format, const struct side *side,
+		  struct delta **out_delta, struct why *why) MUST_CHECK;
+/* The format of that name if it is one that is opened by name only; NULL. */
+const struct format *format_named(const char *name);
 void delta_free(struct delta *delta); /* NULL is fine */
 /* The part of that tensor name or NULL; O(log n). */
 const struct part *delta_find(const struct delta *delta, const char *name);

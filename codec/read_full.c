@@ -16,7 +16,8 @@ static bool full_probe(const struct st_header *header)
 	return true;
 }
 
-static int full_open(const struct st_header *header, struct delta *delta, struct why *why)
+static int full_open(const struct st_header *header, const struct side *side, struct delta *delta,
+		     struct why *why)
 {
 	int err = delta_reserve(delta, header->count, why);
 

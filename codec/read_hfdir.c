@@ -22,15 +22,25 @@
  */
 #include "codec/readers.h"
 
+#include "codec/frame.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <zstd.h>
 
-enum { IN_WINDOW = 128 * 1024, OUT_WINDOW = 256 * 1024, BATCH = 8192, WINDOW_LOG_MAX = 27 };
+enum { OUT_WINDOW = 256 * 1024, BATCH = 8192 };
 
-static bool by_name_only(const struct st_header *header)
+/* The checksum of the tensor's new bytes: what kind it is, its length says. */
+static void take_checksum(const struct st_header *header, struct part *part)
 {
-	return false;
+	const char *text = st_meta(header, part->name);
+	static const enum checksum_kind kinds[] = {CHECKSUM_XXH3_128, CHECKSUM_ADLER32,
+						   CHECKSUM_BLAKE3};
+
+	for (size_t i = 0; text != NULL && i < ARRAY_LEN(kinds); i++)
+		if (strlen(text) == checksum_digits(kinds[i])) {
+			part->checksum = text;
+			part->checksum_kind = kinds[i];
+		}
 }
 
 static int hfdir_open(const struct st_header *header, struct delta *delta, const char *generation,
@@ -57,136 +67,47 @@ static int hfdir_open(const struct st_header *header, struct delta *delta, const
 			.bytes = t->end - t->begin,
 			.changed = 1,
 		};
+		take_checksum(header, &delta->parts[i]);
 	}
 	snprintf(delta->generation, sizeof(delta->generation), "%s", generation);
 	return 0;
 }
 
-static int xor_open(const struct st_header *header, struct delta *delta, struct why *why)
+static int xor_open(const struct st_header *header, const struct side *side, struct delta *delta,
+		    struct why *why)
 {
 	return hfdir_open(header, delta, "hfdir-xor", why);
 }
 
-static int overwrite_open(const struct st_header *header, struct delta *delta, struct why *why)
+static int overwrite_open(const struct st_header *header, const struct side *side,
+			  struct delta *delta, struct why *why)
 {
 	return hfdir_open(header, delta, "hfdir-overwrite", why);
 }
 
-/* ---- a frame, unpacked as it is asked for ---- */
+/* ---- a part's frame ---- */
 
-struct frame {
-	const struct part *part;
-	const struct source *src;
-	uint64_t at, end; /* of the object, what is to be read yet */
-	uint64_t made;	  /* bytes unpacked so far */
-	ZSTD_DCtx *zstd;
-	uint8_t *window;
-	ZSTD_inBuffer in;
-	bool ended;
-};
-
-static void frame_release(struct frame *f)
+static int of_part(int err, const struct part *part, struct why *why)
 {
-	ZSTD_freeDCtx(f->zstd);
-	free(f->window);
-}
-
-static int frame_fail(const struct frame *f, struct why *why, const char *what)
-{
-	return why_set(why, EBADMSG, "tensor \"%s\": its zstd frame %s", SHOWN(f->part->name),
-		       what);
-}
-
-static int frame_fill(struct frame *f, struct why *why)
-{
-	const size_t n = (size_t)MIN((uint64_t)IN_WINDOW, f->end - f->at);
-	int err;
-
-	if (n == 0)
-		return frame_fail(f, why, "ends in the middle");
-	err = source_read(f->src, f->at, f->window, n);
 	if (err < 0)
-		return why_set(why, -err, "tensor \"%s\" cannot be read", SHOWN(f->part->name));
-	f->at += n;
-	f->in = (ZSTD_inBuffer){f->window, n, 0};
-	return 0;
-}
-
-/* `most`: bytes that may come of it. */
-static int frame_begin(struct frame *f, const struct part *part, const struct source *src,
-		       uint64_t most, struct why *why)
-{
-	unsigned long long says;
-	int err;
-
-	*f = (struct frame){
-		.part = part, .src = src, .at = part->offset, .end = part->offset + part->bytes};
-	f->window = malloc(IN_WINDOW);
-	f->zstd = ZSTD_createDCtx();
-	if (f->window == NULL || f->zstd == NULL)
-		return why_set(why, ENOMEM, "out of memory");
-	ZSTD_DCtx_setParameter(f->zstd, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
-	err = frame_fill(f, why);
-	if (err < 0)
-		return err;
-	says = ZSTD_getFrameContentSize(f->window, f->in.size);
-	if (says == ZSTD_CONTENTSIZE_ERROR)
-		return frame_fail(f, why, "is none");
-	if (says != ZSTD_CONTENTSIZE_UNKNOWN && says > most)
-		return frame_fail(f, why, "says that it unpacks to more than the tensor has");
-	return 0;
-}
-
-/* Up to len bytes; fewer only at the frame's end. */
-static int frame_read(struct frame *f, void *dst, size_t len, size_t *out_got, struct why *why)
-{
-	ZSTD_outBuffer out = {dst, len, 0};
-
-	while (out.pos < len && !f->ended) {
-		size_t left, before = out.pos;
-		int err;
-
-		/* What is left inside zstd may come without more input. */
-		left = ZSTD_decompressStream(f->zstd, &out, &f->in);
-		if (ZSTD_isError(left))
-			return why_set(why, EBADMSG, "tensor \"%s\": its zstd frame is damaged: %s",
-				       SHOWN(f->part->name), ZSTD_getErrorName(left));
-		f->ended = left == 0;
-		if (f->ended || out.pos > before || f->in.pos < f->in.size)
-			continue;
-		err = frame_fill(f, why);
-		if (err < 0)
-			return err;
-	}
-	f->made += out.pos;
-	*out_got = out.pos;
-	return 0;
-}
-
-static int frame_exactly(struct frame *f, void *dst, size_t len, struct why *why)
-{
-	size_t got;
-	int err = frame_read(f, dst, len, &got, why);
-
-	if (err == 0 && got < len)
-		return frame_fail(f, why, "unpacks to less than it should");
+		why_prefix(why, "tensor \"%s\"", SHOWN(part->name));
 	return err;
 }
 
-/* Everything has been taken: nothing more may come, of the frame or behind it. */
-static int frame_end(struct frame *f, struct why *why)
+static int begin(const struct part *part, const struct source *src, uint64_t most,
+		 struct frame **out, struct why *why)
 {
-	uint8_t more;
-	size_t got = 0;
-	int err = frame_read(f, &more, 1, &got, why);
+	return of_part(frame_open(src, part->offset, part->bytes, most, out, why), part, why);
+}
 
-	if (err < 0)
-		return err;
-	if (got > 0)
-		return frame_fail(f, why, "unpacks to more than the tensor has");
-	if (f->in.pos < f->in.size || f->at < f->end)
-		return frame_fail(f, why, "has something behind it");
-	return 0;
+static int take(struct frame *f, const struct part *part, void *dst, size_t len, struct why *why)
+{
+	return of_part(frame_exactly(f, dst, len, why), part, why);
+}
+
+static int end(struct frame *f, const struct part *part, struct why *why)
+{
+	return of_part(frame_end(f, why), part, why);
 }
 
 /* ---- xor ---- */
@@ -256,7 +177,7 @@ static int xor_encode(const struct delta *delta, const struct part *part, const 
 	const unsigned width = patch_writer_width(writer);
 	uint8_t *window = malloc(OUT_WINDOW);
 	struct batch *batch = calloc(1, sizeof(*batch));
-	struct frame f = {0};
+	struct frame *f = NULL;
 	uint64_t bytes = 0, at = 0;
 	int err;
 
@@ -265,20 +186,20 @@ static int xor_encode(const struct delta *delta, const struct part *part, const 
 	else if (mul_overflows(numel, width, &bytes))
 		err = why_set(why, EBADMSG, "tensor \"%s\" is too large", SHOWN(part->name));
 	else
-		err = frame_begin(&f, part, src, bytes, why);
+		err = begin(part, src, bytes, &f, why);
 	while (err == 0 && at < bytes) {
 		const size_t n = (size_t)MIN((uint64_t)OUT_WINDOW, bytes - at);
 
-		err = frame_exactly(&f, window, n, why);
+		err = take(f, part, window, n, why);
 		if (err == 0)
 			err = sift_window(batch, writer, window, n, at / width, why);
 		at += n;
 	}
 	if (err == 0)
-		err = frame_end(&f, why);
+		err = end(f, part, why);
 	if (err == 0 && batch->n > 0)
 		err = batch_flush(batch, writer, why);
-	frame_release(&f);
+	frame_free(f);
 	free(batch);
 	free(window);
 	return err;
@@ -286,79 +207,90 @@ static int xor_encode(const struct delta *delta, const struct part *part, const 
 
 /* ---- overwrite ---- */
 
+/* The positions and the values of a part, which lie one after the other in its frame: two readers
+ * go through it side by side. */
+struct overwrite {
+	const struct part *part;
+	struct frame *positions, *values;
+	uint8_t *scratch; /* OUT_WINDOW bytes */
+	struct batch *batch;
+};
+
 /* Unpacks and drops what lies in front of the values. */
-static int skip(struct frame *f, uint8_t *scratch, uint64_t len, struct why *why)
+static int skip(struct overwrite *o, uint64_t len, struct why *why)
 {
 	int err = 0;
 
 	while (len > 0 && err == 0) {
 		const size_t n = (size_t)MIN(len, (uint64_t)OUT_WINDOW);
 
-		err = frame_exactly(f, scratch, n, why);
+		err = take(o->values, o->part, o->scratch, n, why);
 		len -= n;
 	}
 	return err;
 }
 
-static int overwrite_elements(struct frame *positions, struct frame *values, uint64_t count,
-			      struct batch *b, uint8_t *scratch, struct patch_writer *writer,
+static int overwrite_elements(struct overwrite *o, uint64_t count, struct patch_writer *writer,
 			      struct why *why)
 {
-	int err = skip(values, scratch, 4 + 4 * count, why);
+	struct batch *b = o->batch;
+	int err = skip(o, 4 + 4 * count, why);
 
 	for (uint64_t at = 0; at < count && err == 0; at += b->n) {
 		b->n = (size_t)MIN(count - at, (uint64_t)BATCH);
-		err = frame_exactly(positions, scratch, 4 * b->n, why);
+		err = take(o->positions, o->part, o->scratch, 4 * b->n, why);
 		if (err == 0)
-			err = frame_exactly(values, b->values, b->n, why);
+			err = take(o->values, o->part, b->values, b->n, why);
+		if (err < 0)
+			break;
 		for (size_t i = 0; i < b->n; i++)
-			b->positions[i] = load_le32(scratch + 4 * i);
-		if (err == 0)
-			err = patch_writer_add(writer, b->positions, b->values, b->n, why);
+			b->positions[i] = load_le32(o->scratch + 4 * i);
+		err = patch_writer_add(writer, b->positions, b->values, b->n, why);
 		if (err == -EBADMSG)
-			why_prefix(why, "tensor \"%s\"", SHOWN(positions->part->name));
+			of_part(err, o->part, why);
 	}
-	return err == 0 ? frame_end(values, why) : err;
+	return err == 0 ? end(o->values, o->part, why) : err;
 }
 
 static int overwrite_encode(const struct delta *delta, const struct part *part,
 			    const struct source *src, struct patch_writer *writer, uint64_t numel,
 			    struct why *why)
 {
-	uint8_t *scratch = malloc(OUT_WINDOW), head[4];
-	struct batch *batch = calloc(1, sizeof(*batch));
-	struct frame positions = {0}, values = {0};
+	struct overwrite o = {
+		.part = part, .scratch = malloc(OUT_WINDOW), .batch = calloc(1, sizeof(*o.batch))};
 	uint64_t most = 0, count;
+	uint8_t head[4];
 	int err;
 
 	/* numel is in bytes here, and no byte can be listed twice. */
-	if (scratch == NULL || batch == NULL)
+	if (o.scratch == NULL || o.batch == NULL)
 		err = why_set(why, ENOMEM, "out of memory");
 	else if (mul_overflows(numel, 5, &most) || add_overflows(most, 4, &most))
 		err = why_set(why, EBADMSG, "tensor \"%s\" is too large", SHOWN(part->name));
 	else
-		err = frame_begin(&positions, part, src, most, why);
+		err = begin(part, src, most, &o.positions, why);
 	if (err == 0)
-		err = frame_begin(&values, part, src, most, why);
+		err = begin(part, src, most, &o.values, why);
 	if (err == 0)
-		err = frame_exactly(&positions, head, sizeof(head), why);
+		err = take(o.positions, part, head, sizeof(head), why);
 	if (err == 0) {
 		count = load_le32(head);
 		err = count > numel
-			      ? frame_fail(&positions, why, "lists more bytes than the tensor has")
-			      : overwrite_elements(&positions, &values, count, batch, scratch,
-						   writer, why);
+			      ? why_set(why, EBADMSG,
+					"tensor \"%s\": its zstd frame lists more bytes than the "
+					"tensor has",
+					SHOWN(part->name))
+			      : overwrite_elements(&o, count, writer, why);
 	}
-	frame_release(&positions);
-	frame_release(&values);
-	free(batch);
-	free(scratch);
+	frame_free(o.positions);
+	frame_free(o.values);
+	free(o.batch);
+	free(o.scratch);
 	return err;
 }
 
 const struct format format_hfdir_xor = {
 	.name = "hfdir-xor",
-	.probe = by_name_only,
 	.open = xor_open,
 	.encode = xor_encode,
 	.op = PATCH_XOR,
@@ -367,7 +299,6 @@ const struct format format_hfdir_xor = {
 
 const struct format format_hfdir_overwrite = {
 	.name = "hfdir-overwrite",
-	.probe = by_name_only,
 	.open = overwrite_open,
 	.encode = overwrite_encode,
 	.op = PATCH_SET,

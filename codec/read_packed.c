@@ -12,7 +12,8 @@
 
 #include <stdio.h>
 
-static int packed_open(const struct st_header *header, struct delta *delta, struct why *why)
+static int packed_open(const struct st_header *header, const struct side *side, struct delta *delta,
+		       struct why *why)
 {
 	size_t at = 0;
 	int err = pack_header(header, &delta->original, NULL, why);

@@ -309,7 +309,8 @@ static void label(struct delta *delta, const struct st_header *header, const str
 			 modern ? "TRL v2/v3" : "TRL v1");
 }
 
-static int trl_open(const struct st_header *header, struct delta *delta, struct why *why)
+static int trl_open(const struct st_header *header, const struct side *side, struct delta *delta,
+		    struct why *why)
 {
 	struct seen seen = {0};
 	size_t bytes = 1;

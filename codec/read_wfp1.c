@@ -25,7 +25,8 @@ static bool wfp1_probe(const struct st_header *header)
 	return format != NULL && strcmp(format, "weightfs-patch") == 0;
 }
 
-static int wfp1_open(const struct st_header *header, struct delta *delta, struct why *why)
+static int wfp1_open(const struct st_header *header, const struct side *side, struct delta *delta,
+		     struct why *why)
 {
 	const char *encoding = st_meta(header, "encoding");
 	int err;

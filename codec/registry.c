@@ -25,16 +25,24 @@ const struct format *const formats[] = {&format_wfp1,
 					&format_full,
 					NULL};
 
-static const char *const encodings[] = {"safetensors",	   "packed",  "wfp1",  "wfp1x",
-					"trl-v1",	   "trl-v3",  "hfdir", "hfdir-xor",
-					"hfdir-overwrite", "xor-zstd"};
+/* What weightfs.json calls objects that say themselves what they are; "xor-zstd" is hfdir-xor. */
+static const char *const encodings[] = {"safetensors", "packed", "wfp1",  "wfp1x",
+					"trl-v1",      "trl-v3", "hfdir", "xor-zstd"};
+
+const struct format *format_named(const char *name)
+{
+	for (size_t i = 0; formats[i] != NULL; i++)
+		if (formats[i]->probe == NULL && strcmp(formats[i]->name, name) == 0)
+			return formats[i];
+	return NULL;
+}
 
 bool delta_encoding_known(const char *encoding)
 {
 	for (size_t i = 0; i < ARRAY_LEN(encodings); i++)
 		if (strcmp(encoding, encodings[i]) == 0)
 			return true;
-	return false;
+	return format_named(encoding) != NULL;
 }
 
 void part_full(struct part *part, const struct st_header *header, const struct st_tensor *tensor)
@@ -123,19 +131,35 @@ static int finish(struct delta *delta, struct why *why)
 static const struct format *choose(const char *name, const struct st_header *header)
 {
 	for (size_t i = 0; formats[i] != NULL; i++)
-		if (name != NULL ? strcmp(formats[i]->name, name) == 0 : formats[i]->probe(header))
+		if (name != NULL ? strcmp(formats[i]->name, name) == 0
+				 : formats[i]->probe != NULL && formats[i]->probe(header))
 			return formats[i];
 	return NULL;
 }
 
 int delta_open(const struct source *src, struct delta **out_delta, struct why *why)
 {
-	return delta_open_as(src, NULL, out_delta, why);
+	return delta_open_as(src, NULL, NULL, out_delta, why);
 }
 
-int delta_open_as(const struct source *src, const char *format, struct delta **out_delta,
-		  struct why *why)
+/* A safetensors file. */
+static int open_header(const struct source *src, const char *format, const struct side *side,
+		       struct delta *delta, struct why *why)
 {
+	int err = st_read(src, &delta->header, NULL, why);
+
+	if (err != 0)
+		return err;
+	delta->format = choose(format, delta->header);
+	if (delta->format == NULL)
+		return why_set(why, ENOTSUP, "a safetensors file of no format that is known here");
+	return delta->format->open(delta->header, side, delta, why);
+}
+
+int delta_open_as(const struct source *src, const char *format, const struct side *side,
+		  struct delta **out_delta, struct why *why)
+{
+	const struct format *raw = format != NULL ? format_named(format) : NULL;
 	struct delta *delta = calloc(1, sizeof(*delta));
 	int err;
 
@@ -143,18 +167,14 @@ int delta_open_as(const struct source *src, const char *format, struct delta **o
 		return why_set(why, ENOMEM, "out of memory");
 	delta->model_version = -1;
 	delta->base_version = -1;
-	err = st_read(src, &delta->header, NULL, why);
-	if (err != 0)
-		goto out;
-	delta->format = choose(format, delta->header);
-	if (delta->format == NULL) {
-		err = why_set(why, ENOTSUP, "a safetensors file of no format that is known here");
-		goto out;
+	if (raw != NULL && raw->open_raw != NULL) {
+		delta->format = raw;
+		err = raw->open_raw(src, side, delta, why);
+	} else {
+		err = open_header(src, format, side, delta, why);
 	}
-	err = delta->format->open(delta->header, delta, why);
 	if (err == 0)
 		err = finish(delta, why);
-out:
 	if (err == 0)
 		*out_delta = delta;
 	else
@@ -168,6 +188,7 @@ void delta_free(struct delta *delta)
 		return;
 	free(delta->parts);
 	free(delta->names);
+	free(delta->extra);
 	st_free(delta->original);
 	st_free(delta->header);
 	free(delta);

@@ -262,17 +262,17 @@ static int fits(struct maker *k, const struct found *f, const struct dir_index *
 
 	const bool stale = !k->ignore_times && f->index->mtime_ns < k->below_ns;
 
-	*out = !first && x->base == below && x->base < f->number && !stale;
+	*out = !first && x->said.base == below && x->said.base < f->number && !stale;
 	k->broken = !*out;
 	if (*out || said)
 		return 0;
-	if (!first && x->base == below && stale)
+	if (!first && x->said.base == below && stale)
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "is older than version %llu, which it should apply to: it was "
 				   "left by an earlier run; if it was not, the times mean nothing: "
 				   "--times ignore",
 				   (unsigned long long)below);
-	if (first && x->base == 0)
+	if (first && x->said.base == 0)
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "applies to version 0, the checkpoint that the run started "
 				   "from: name its directory with --base");
@@ -280,28 +280,28 @@ static int fits(struct maker *k, const struct found *f, const struct dir_index *
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "applies to version %llu, which is not here, and no whole "
 				   "checkpoint comes before it",
-				   (unsigned long long)x->base);
+				   (unsigned long long)x->said.base);
 	return add_problem(k->d, x->key, strlen(x->key),
 			   "version %llu applies to version %llu, but the one before it here is "
 			   "%llu; the next whole checkpoint goes on",
-			   (unsigned long long)f->number, (unsigned long long)x->base,
+			   (unsigned long long)f->number, (unsigned long long)x->said.base,
 			   (unsigned long long)below);
 }
 
 /* The entry of a directory whose index is fine, or that has none. */
 static int take(struct maker *k, const struct found *f, const struct dir_index *x)
 {
-	const bool delta = x != NULL && x->delta;
+	const bool delta = x != NULL && x->said.delta;
 	struct manifest_entry *e = &k->m->steps[k->m->step_count];
 	int err = 0;
 
 	*e = (struct manifest_entry){
 		.kind = delta ? MANIFEST_DELTA : MANIFEST_ANCHOR,
 		.version = f->number,
-		.base = delta ? x->base : 0,
+		.base = delta ? x->said.base : 0,
 		.time_ns = x != NULL ? f->index->mtime_ns : 0,
 	};
-	snprintf(e->encoding, sizeof(e->encoding), "%s", delta ? x->encoding : "hfdir");
+	snprintf(e->encoding, sizeof(e->encoding), "%s", delta ? x->said.encoding : "hfdir");
 	if (k->m->newest == 0)
 		k->first = x != NULL ? f->index->id : f->lone->id;
 	k->below_ns = x != NULL ? f->index->mtime_ns : f->lone->mtime_ns;
@@ -309,8 +309,8 @@ static int take(struct maker *k, const struct found *f, const struct dir_index *
 	k->m->newest = f->number;
 	if (x == NULL)
 		return add_piece(k, e, f, lone_name);
-	for (size_t i = 0; i < x->file_count && err == 0; i++)
-		err = add_piece(k, e, f, x->files[i]);
+	for (size_t i = 0; i < x->said.file_count && err == 0; i++)
+		err = add_piece(k, e, f, x->said.files[i]);
 	return err;
 }
 
@@ -342,14 +342,14 @@ static int take_in(struct maker *k, const struct found *f)
 		ok = x->why.err == 0;
 		if (!ok)
 			err = add_problem(k->d, x->key, strlen(x->key), "%s", x->why.text);
-		else if (x->delta && x->says_version && x->version != f->number) {
+		else if (x->said.delta && x->said.says_version && x->said.version != f->number) {
 			ok = false;
 			err = add_problem(k->d, x->key, strlen(x->key),
 					  "says that it is version %llu, and lies in the "
 					  "directory of %llu",
-					  (unsigned long long)x->version,
+					  (unsigned long long)x->said.version,
 					  (unsigned long long)f->number);
-		} else if (x->delta) {
+		} else if (x->said.delta) {
 			err = fits(k, f, x, &ok);
 		}
 	}
@@ -373,7 +373,7 @@ static int take_base(struct maker *k, const struct found *v, size_t n, int64_t m
 	x = directory_index(k->d, k->store, v[0].index);
 	if (x == NULL)
 		return -ENOMEM;
-	if (x->why.err != 0 || !x->delta || x->base != 0)
+	if (x->why.err != 0 || !x->said.delta || x->said.base != 0)
 		return 0;
 	k->m->steps[k->m->step_count++] = (struct manifest_entry){
 		.kind = MANIFEST_ANCHOR, .time_ns = mtime_ns, .encoding = "base"};

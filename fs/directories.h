@@ -27,6 +27,7 @@
 
 #include "cache/store.h"
 #include "cache/table.h"
+#include "codec/scheme.h"
 #include "fs/manifest.h"
 
 /* What an index says. */
@@ -36,12 +37,7 @@ struct dir_index {
 	bool seen;	/* since the last sweep */
 	bool again;	/* what went wrong may pass by itself */
 	struct why why; /* err 0: it is fine */
-	bool delta;
-	bool says_version;
-	char encoding[32]; /* of a delta: "hfdir-xor", "hfdir-overwrite" */
-	uint64_t version, base;
-	char **files; /* that weight_map names, sorted, each once */
-	size_t file_count;
+	struct scheme_version said;
 };
 
 struct dir_problem {
@@ -82,9 +78,6 @@ void directories_release(struct directories *d);
 /* directory_index.c: the index as it is listed, read once; NULL: out of memory. */
 struct dir_index *directory_index(struct directories *d, struct store *store,
 				  const struct object *o);
-/* From text; for tests, too.  -EBADMSG, -ENOTSUP with a sentence. */
-int directory_index_parse(const char *text, size_t len, struct dir_index *out,
-			  struct why *why) MUST_CHECK;
 void directory_index_free(struct dir_index *x);
 /* Reads `latest` where it is new. */
 void directory_latest(struct directories *d, struct store *store, const struct listing *listing);

@@ -2,10 +2,7 @@
 /*
  * What a version's directory says of itself: model.safetensors.index.json, and `latest`.
  *
- * An index is read once per identity.  Its weight_map is reduced to the files it names, each of
- * which must be a plain name: a path would lead out of the directory.  The metadata tell a delta
- * from a whole checkpoint; what is there and cannot be understood makes the directory unusable, for
- * to guess at a delta would show weights that never were.
+ * An index is read once per identity; what it says is for its scheme (codec/scheme.h).
  *
  * No state of its own; the run's thread.
  */
@@ -13,8 +10,8 @@
 #include "cache/fileio.h"
 #include "codec/safetensors.h"
 #include "fs/directories.h"
+#include "codec/schemes.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,151 +21,12 @@ void directory_index_free(struct dir_index *x)
 {
 	if (x == NULL)
 		return;
-	for (size_t i = 0; i < x->file_count; i++)
-		free(x->files[i]);
-	free(x->files);
+	scheme_version_release(&x->said);
 	free(x->key);
 	free(x);
 }
 
 /* ---- an index ---- */
-
-/* "000012", "v12", "weight_v000012", 12. */
-static bool take_version(const json_t *v, uint64_t *out)
-{
-	const char *s = json_string_value(v);
-	uint64_t n = 0;
-
-	if (json_is_integer(v) && json_integer_value(v) >= 0) {
-		*out = (uint64_t)json_integer_value(v);
-		return true;
-	}
-	if (s == NULL)
-		return false;
-	if (strncmp(s, "weight_", 7) == 0)
-		s += 7;
-	s += *s == 'v';
-	if (*s == '\0' || strspn(s, "0123456789") != strlen(s))
-		return false;
-	for (; *s != '\0'; s++)
-		if (mul_overflows(n, 10, &n) || add_overflows(n, (uint64_t)(*s - '0'), &n) ||
-		    n > INT64_MAX)
-			return false;
-	*out = n;
-	return true;
-}
-
-static int take_delta(const json_t *meta, struct dir_index *x, struct why *why)
-{
-	const char *encoding = json_string_value(json_object_get(meta, "delta_encoding"));
-	const json_t *packed = json_object_get(meta, "compression_format");
-	const char *format = json_string_value(packed);
-
-	x->delta = true;
-	if (encoding == NULL ||
-	    (strcmp(encoding, "xor") != 0 && strcmp(encoding, "overwrite") != 0))
-		return why_set(why, ENOTSUP,
-			       "has the delta_encoding \"%s\", which is not known here: xor and "
-			       "overwrite are",
-			       encoding != NULL ? SHOWN(encoding) : "");
-	if (packed != NULL && (format == NULL || strcmp(format, "zstd") != 0))
-		return why_set(why, ENOTSUP,
-			       "has the compression_format \"%s\", which is not known here: zstd "
-			       "is",
-			       format != NULL ? SHOWN(format) : "");
-	snprintf(x->encoding, sizeof(x->encoding), "hfdir-%s", encoding);
-	if (!take_version(json_object_get(meta, "base_version"), &x->base))
-		return why_set(why, EBADMSG,
-			       "does not say which version it applies to: its base_version is no "
-			       "number");
-	return 0;
-}
-
-static bool file_is_plain(const char *name)
-{
-	size_t len = strlen(name);
-
-	if (len == 0 || len > MANIFEST_FILE_MAX || name[0] == '.' || strchr(name, '/') != NULL ||
-	    strchr(name, '\\') != NULL)
-		return false;
-	for (const char *s = name; *s != '\0'; s++)
-		if ((unsigned char)*s < 0x20 || *s == 0x7f)
-			return false;
-	return len > 12 && strcmp(name + len - 12, ".safetensors") == 0;
-}
-
-static int compare_text(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static int take_files(json_t *map, struct dir_index *x, struct why *why)
-{
-	const char *tensor, *last = "";
-	size_t cap = 0, kept = 0;
-	json_t *value;
-
-	json_object_foreach (map, tensor, value) {
-		const char *file = json_string_value(value);
-
-		if (file == NULL || strlen(file) != json_string_length(value) ||
-		    !file_is_plain(file))
-			return why_set(why, EBADMSG,
-				       "its weight_map puts tensor \"%s\" into \"%s\", which is no "
-				       "plain name of a safetensors file in this directory",
-				       SHOWN(tensor), file != NULL ? SHOWN(file) : "");
-		if (strcmp(file, last) == 0) /* most of them */
-			continue;
-		if (x->file_count == cap) {
-			char **grown;
-
-			cap = cap > 0 ? 2 * cap : 16;
-			grown = realloc(x->files, cap * sizeof(*grown));
-			if (grown == NULL)
-				return why_set(why, ENOMEM, "out of memory");
-			x->files = grown;
-		}
-		x->files[x->file_count] = strdup(file);
-		if (x->files[x->file_count] == NULL)
-			return why_set(why, ENOMEM, "out of memory");
-		last = x->files[x->file_count++];
-	}
-	if (x->file_count > 0)
-		qsort(x->files, x->file_count, sizeof(*x->files), compare_text);
-	for (size_t i = 0; i < x->file_count; i++) {
-		if (kept > 0 && strcmp(x->files[kept - 1], x->files[i]) == 0)
-			free(x->files[i]);
-		else
-			x->files[kept++] = x->files[i];
-	}
-	x->file_count = kept;
-	return 0;
-}
-
-int directory_index_parse(const char *text, size_t len, struct dir_index *out, struct why *why)
-{
-	json_error_t error;
-	json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error), *meta, *map;
-	int err = 0;
-
-	if (root == NULL)
-		return why_set(why, EBADMSG, "is not JSON: line %d: %s", error.line,
-			       SHOWN(error.text));
-	meta = json_object_get(root, "metadata");
-	map = json_object_get(root, "weight_map");
-	out->says_version = take_version(json_object_get(meta, "version"), &out->version);
-	if (!json_is_object(map))
-		err = why_set(why, EBADMSG, "has no weight_map, or one that is not a JSON object");
-	else if (json_object_get(meta, "delta_encoding") != NULL)
-		err = take_delta(meta, out, why);
-	if (err == 0)
-		err = take_files(map, out, why);
-	if (err == 0 && !out->delta && out->file_count == 0)
-		err = why_set(why, EBADMSG,
-			      "is of a whole checkpoint, and its weight_map names no file");
-	json_decref(root);
-	return err;
-}
 
 /* The bytes of a small object, malloc'ed. */
 static int read_whole(struct store *store, const struct object *o, uint64_t max, char **out,
@@ -235,7 +93,7 @@ struct dir_index *directory_index(struct directories *d, struct store *store,
 	}
 	err = read_whole(store, o, MANIFEST_MAX, &text, &x->why);
 	if (err == 0)
-		err = directory_index_parse(text, o->size, x, &x->why);
+		err = scheme_hfdir.parse(o->key, 0, text, o->size, &x->said, &x->why);
 	free(text);
 	x->again = !is_final(err);
 	return x;

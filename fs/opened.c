@@ -83,7 +83,7 @@ static int opened_new(struct run *r, const struct object *object, struct opened 
 	err = open_settled(r, object, &o->blob, why);
 	if (err == 0) {
 		src = blob_source(o->blob);
-		err = delta_open_as(&src, said_format(r, object), &o->delta, why);
+		err = delta_open_as(&src, said_format(r, object), NULL, &o->delta, why);
 	}
 	if (err < 0) {
 		opened_free(o);

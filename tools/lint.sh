@@ -126,7 +126,7 @@ check_libraries() {
     allow 'curl/.*' 'cache/remote/.*'
     allow 'zstd.*' 'codec/.*|tests/.*'
     allow 'uthash\.h|utlist\.h|utarray\.h' 'cache/table\.[ch]'
-    allow 'jansson\.h' '(fs|tools|tests|cache/remote)/.*'
+    allow 'jansson\.h' '(codec/scheme|fs/|tools/|tests/|cache/remote/).*|codec/read_.*'
     allow 'expat\.h|openssl/.*' 'cache/remote/.*'
     allow 'xxhash\.h' '(codec|cache|fs|tools|tests)/.*'
     allow 'pthread\.h|stdatomic\.h|sys/.*|unistd\.h|fcntl\.h|time\.h|signal\.h|poll\.h|dirent\.h' \
@@ -142,6 +142,7 @@ codec_may+='|strto(ull?|d|ll?)|malloc|calloc|realloc|reallocarray|free|qsort(_r)
 codec_may+='|v?snprintf|(floor|ceil|ldexp|frexp|round|l?lrint)f?|__errno_location'
 codec_may+='|__(assert|stack_chk)_fail|__(mem|str|v?snprintf)[a-z]*_chk|__ctype_b_loc'
 codec_may+='|__isoc23_strto[a-z]*|_GLOBAL_OFFSET_TABLE_|XXH[A-Za-z0-9_]*|ZSTD_[A-Za-z0-9_]*'
+codec_may+='|json_[a-z_]*|blake3_[a-z_]*'
 codec_may+='|__(cpu_model|cpu_indicator_init|popcountdi2)'
 
 check_codec() {

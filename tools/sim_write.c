@@ -14,7 +14,7 @@
 #include "tools/sim_write.h"
 
 #include "codec/write_trl.h"
-#include "tools/sha256.h"
+#include "codec/sha256.h"
 
 #include <inttypes.h>
 #include <stdio.h>

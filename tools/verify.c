@@ -18,7 +18,7 @@
 #include "tools/cli.h"
 #include "tools/place.h"
 #include "tools/progress.h"
-#include "tools/sha256.h"
+#include "codec/sha256.h"
 #include "tools/sums.h"
 
 #include <inttypes.h>

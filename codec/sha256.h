@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHA-256 (FIPS 180-4), for the one foreign format that carries one.  Pure; not for secrets. */
-#ifndef TOOLS_SHA256_H
-#define TOOLS_SHA256_H
+/* SHA-256 (FIPS 180-4), for foreign formats that carry one.  Pure; not for secrets. */
+#ifndef CODEC_SHA256_H
+#define CODEC_SHA256_H
 
 #include "codec/base.h"
 

@@ -2,10 +2,10 @@
 /*
  * SHA-256 as FIPS 180-4 has it, in plain C.
  *
- * TRL's first generation puts one over the whole state into every file, and `simulate` writes that
- * generation too; nothing else here needs it.  A few hundred MB a second: enough for that.
+ * Some writers record one of a tensor or of the whole state, and `simulate` writes a format that
+ * does.  A few hundred MB a second: enough for that.
  */
-#include "tools/sha256.h"
+#include "codec/sha256.h"
 
 #include <stdio.h>
 

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parsers of schemes share: JSON, numbers, lists of files, patterns.
+ *
+ * A file's path comes from somebody else's index and is joined to the version's directory: it must
+ * not lead out of it, nor name what a listing leaves out.
+ *
+ * No state; any number of threads.
+ */
+#include "codec/scheme.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+void scheme_version_release(struct scheme_version *v)
+{
+	for (size_t i = 0; i < v->file_count; i++)
+		free(v->files[i]);
+	free(v->files);
+	v->files = NULL;
+	v->file_count = 0;
+}
+
+struct json_t *scheme_json(const char *text, size_t len, struct why *why)
+{
+	json_error_t error;
+	json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+
+	if (root == NULL)
+		why_set(why, EBADMSG, "is not JSON: line %d: %s", error.line, SHOWN(error.text));
+	return root;
+}
+
+bool scheme_number(const struct json_t *value, const char *prefix, uint64_t *out)
+{
+	const char *s = json_string_value(value);
+	uint64_t n = 0;
+
+	if (json_is_integer(value) && json_integer_value(value) >= 0) {
+		*out = (uint64_t)json_integer_value(value);
+		return true;
+	}
+	if (s == NULL || strlen(s) != json_string_length(value))
+		return false;
+	if (prefix != NULL && strncmp(s, prefix, strlen(prefix)) == 0)
+		s += strlen(prefix);
+	if (*s == '\0' || strspn(s, "0123456789") != strlen(s))
+		return false;
+	for (; *s != '\0'; s++)
+		if (mul_overflows(n, 10, &n) || add_overflows(n, (uint64_t)(*s - '0'), &n) ||
+		    n > INT64_MAX)
+			return false;
+	*out = n;
+	return true;
+}
+
+/* ---- files ---- */
+
+static bool path_is_plain(const char *path)
+{
+	const size_t len = strlen(path);
+
+	if (len == 0 || len > SCHEME_FILE_MAX || path[len - 1] == '/')
+		return false;
+	for (const char *s = path; *s != '\0'; s++) {
+		const bool first = s == path || s[-1] == '/';
+
+		if ((unsigned char)*s < 0x20 || *s == 0x7f || *s == '\\')
+			return false;
+		if (first && (*s == '.' || *s == '/'))
+			return false;
+	}
+	return true;
+}
+
+int scheme_file(struct scheme_version *v, const char *path, struct why *why)
+{
+	const size_t n = v->file_count;
+
+	if (!path_is_plain(path))
+		return why_set(why, EBADMSG, "\"%s\" is no plain name in this directory",
+			       SHOWN(path));
+	if (n > 0 && strcmp(v->files[n - 1], path) == 0)
+		return 0;
+	/* Room doubles: a full one is a power of two. */
+	if ((n & (n - 1)) == 0) {
+		char **grown = realloc(v->files, (n > 0 ? 2 * n : 1) * sizeof(*grown));
+
+		if (grown == NULL)
+			return why_set(why, ENOMEM, "out of memory");
+		v->files = grown;
+	}
+	v->files[n] = strdup(path);
+	if (v->files[n] == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	v->file_count++;
+	return 0;
+}
+
+static int compare_text(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void scheme_files_end(struct scheme_version *v)
+{
+	size_t kept = 0;
+
+	if (v->file_count > 0)
+		qsort(v->files, v->file_count, sizeof(*v->files), compare_text);
+	for (size_t i = 0; i < v->file_count; i++) {
+		if (kept > 0 && strcmp(v->files[kept - 1], v->files[i]) == 0)
+			free(v->files[i]);
+		else
+			v->files[kept++] = v->files[i];
+	}
+	v->file_count = kept;
+}
+
+bool scheme_matches(const char *pattern, const char *path)
+{
+	const char *star = strchr(pattern, '*');
+	const size_t before = star != NULL ? (size_t)(star - pattern) : 0;
+	size_t len, after;
+
+	if (star == NULL)
+		return strcmp(pattern, path) == 0;
+	len = strlen(path);
+	after = strlen(star + 1);
+	return len >= before + after && strncmp(path, pattern, before) == 0 &&
+	       strcmp(path + len - after, star + 1) == 0 && strchr(path + before, '/') == NULL;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Schemes: how the versions of other people's runs lie in a store.
+ *
+ * A version is a directory whose name is a word and a number, with an index (one object or several,
+ * each of which describes an anchor or a delta), or a single object whose name has the number.
+ * fs/directories.c finds them in a listing and reads the indexes; what an index says, and which
+ * names there are, is known here, and what is in the objects it names is for a reader
+ * (codec/format.h).
+ *
+ * Adding a scheme: one codec/scheme_NAME.c with a `struct scheme` and its parse(), one line in
+ * schemes[] (schemes.c).  Where its objects are not yet read, a codec/read_NAME.c goes with it.
+ *
+ * Pure and thread-safe: no I/O, no state.  Everything comes from input: a parse() never guesses,
+ * and what it does not understand makes the version unusable with a sentence.
+ */
+#ifndef CODEC_SCHEME_H
+#define CODEC_SCHEME_H
+
+#include "codec/base.h"
+#include "codec/checksum.h"
+
+enum { SCHEME_FILE_MAX = 200 }; /* bytes of a name in an index */
+
+/* What one index says: one anchor or one delta of its version. */
+struct scheme_version {
+	bool delta;
+	bool says_version; /* the number that the index has; the directory's must be the same */
+	uint64_t version;
+	uint64_t base;	   /* delta: the version it applies to, below its own; 0 is --base */
+	char encoding[32]; /* delta: the name of the struct format that reads its objects;
+			      anchor: "" for plain safetensors, or a name as above */
+	char writer[24];   /* who writes it so, for people: "slime", "ModelExpress"; "": nobody */
+	char **files; /* its objects, relative to the version's directory, ascending, each once;
+			 the reader looks at them as one list of tensors.  None: a delta
+			 without a change (of a single object: that object) */
+	size_t file_count;
+	bool side; /* the reader wants the text of this index: struct side */
+	struct {   /* of the bytes of all tensors in strcmp order of names, after this version */
+		enum checksum_kind kind; /* CHECKSUM_NONE: not given */
+		char hex[CHECKSUM_HEX];
+	} state;
+};
+
+struct scheme {
+	const char *name; /* for people and --format: "hfdir", "grail" */
+	/* Where the versions lie, each with a slash at its end, NULL-terminated, the first that has
+	 * any is taken; NULL: {"", "updates/"}. */
+	const char *const *under;
+	/* What stands before the number in a directory's name, NULL-terminated; lower ones are
+	 * preferred, and a run has one of them. NULL: versions are no directories. */
+	const char *const *words;
+	/* Objects of a version's directory, relative to it, that are its index; any that is there
+	 * is parsed, and gives an anchor or a delta.  At most SCHEME_INDEXES, an anchor's first. */
+	const char *const *indexes;
+	/* Without an index: an object that is a whole anchor, written in one go; NULL: none. */
+	const char *lone;
+	/* A directory with none of these (relative; `*` in the last part stands for anything) is
+	 * unfinished.  NULL: an index, or `lone`, is enough. */
+	const char *const *markers;
+	/* The run is of this scheme when one of its directories has one of these; `*` as above. */
+	const char *const *signs;
+	/* Versions that are single objects in `under`: what stands before and after the number,
+	 * in pairs, e.g. {"patch_", ".safetensors", NULL}.  NULL: none. */
+	const char *const *files;
+	/* The text of an index by that name (one of `indexes`), of the version `number`.  Of a
+	 * single object: its pattern's first half, and the JSON of its safetensors header if
+	 * `headers`, otherwise NULL and 0.  *out is zero; what was put there is released by the
+	 * caller, also after a failure.  -EBADMSG, -ENOTSUP or -ENOMEM with a sentence, which does
+	 * not repeat the object's name. */
+	int (*parse)(const char *index, uint64_t number, const char *text, size_t len,
+		     struct scheme_version *out, struct why *why);
+	bool headers;
+};
+
+enum { SCHEME_INDEXES = 4 };
+
+/* NULL-terminated, in order of preference: what is told apart by its signs first. */
+extern const struct scheme *const schemes[];
+/* By name; NULL: there is none. */
+const struct scheme *scheme_find(const char *name);
+
+void scheme_version_release(struct scheme_version *v);
+
+/* ---- for parse() ---- */
+
+struct json_t;
+
+/* The text as JSON (json_decref() it), not always an object: json_object_get() of anything else is
+ * NULL.  NULL with a sentence. */
+struct json_t *scheme_json(const char *text, size_t len, struct why *why);
+/* A number of 0 or more: as one, or as text of digits after `prefix` (NULL: none) or without it. */
+bool scheme_number(const struct json_t *value, const char *prefix, uint64_t *out);
+/* Adds a file; the list is sorted and freed of doubles by scheme_files_end().  -EBADMSG when it is
+ * no plain relative path of visible names, -ENOMEM; the sentence does not say where it stands. */
+int scheme_file(struct scheme_version *v, const char *path, struct why *why) MUST_CHECK;
+void scheme_files_end(struct scheme_version *v);
+/* Does a path match a pattern whose last part may have one `*`? */
+bool scheme_matches(const char *pattern, const char *path);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The schemes behind the registry of codec/scheme.h.  For codec/schemes.c and codec/scheme_*.c
+ * only.
+ */
+#ifndef CODEC_SCHEMES_H
+#define CODEC_SCHEMES_H
+
+#include "codec/scheme.h"
+
+/* Version directories of HF checkpoints and of deltas between them (codec/scheme_hfdir.c). */
+extern const struct scheme scheme_hfdir;
+
+#endif
