@@ -30,7 +30,7 @@
 enum { NAMES_MAX = 1024 }; /* that one switch touches */
 
 struct herald {
-	struct front *front;
+	struct stack *stack; /* borrowed */
 	struct history *history;
 	const char *mountpoint; /* borrowed */
 	pthread_t thread;
@@ -81,7 +81,7 @@ static int announce(void *ctx)
 	char prefix[60];
 	int ret;
 
-	__atomic_store_n(&h->front->herald, gettid(), __ATOMIC_RELAXED);
+	__atomic_store_n(&h->stack->serving.herald, gettid(), __ATOMIC_RELAXED);
 	if (n->before != NULL) {
 		snprintf(prefix, sizeof(prefix), ".weightfs/versions/%llu/",
 			 (unsigned long long)n->before->version);
@@ -90,7 +90,7 @@ static int announce(void *ctx)
 	if (n->now != NULL)
 		touch_files(h, "", n->now);
 	ret = touch(h, ".weightfs/", n->name);
-	__atomic_store_n(&h->front->herald, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&h->stack->serving.herald, 0, __ATOMIC_RELAXED);
 	return ret;
 }
 
@@ -110,7 +110,7 @@ static int try(struct herald *h)
 /* The version whose watchers are to be told when it is replaced. */
 static void remember(struct herald *h, const struct generation *g)
 {
-	__atomic_store_n(&h->front->stack->serving.announced, g != NULL ? g->state : NULL,
+	__atomic_store_n(&h->stack->serving.announced, g != NULL ? g->state : NULL,
 			 __ATOMIC_RELEASE);
 }
 
@@ -160,7 +160,7 @@ static void herald_free(struct herald *h)
 
 static void note(struct herald *h, int err)
 {
-	struct serving *serving = &h->front->stack->serving;
+	struct serving *serving = &h->stack->serving;
 	char why[160];
 
 	snprintf(why, sizeof(why), "%s",
@@ -170,20 +170,20 @@ static void note(struct herald *h, int err)
 	serving_feature(serving, FEATURE_INOTIFY, err < 0 ? why : NULL);
 }
 
-int herald_start(struct front *f, const char *mountpoint, struct herald **out)
+int herald_start(struct stack *s, const char *mountpoint, struct herald **out)
 {
 	struct herald *h;
 	int err;
 
-	if (!f->stack->opts->inotify) {
-		serving_feature(&f->stack->serving, FEATURE_INOTIFY, "--inotify off");
+	if (!s->opts->inotify) {
+		serving_feature(&s->serving, FEATURE_INOTIFY, "--inotify off");
 		return 0;
 	}
 	h = calloc(1, sizeof(*h));
 	if (h == NULL)
 		return -ENOMEM;
-	h->front = f;
-	h->history = f->stack->history;
+	h->stack = s;
+	h->history = s->history;
 	h->mountpoint = mountpoint;
 	lock_init(&h->lock, LOCK_QUEUE);
 	condition_init(&h->tried);

@@ -4,13 +4,13 @@
 #ifndef FS_HERALD_H
 #define FS_HERALD_H
 
-#include "fs/ops.h"
+#include "fs/stack.h"
 
 struct herald; /* opaque */
 
 /* Once the mount can be used.  Tries first whether it can be done; why not is noted for status.
  * *out is NULL then.  -errno: threads cannot be started. */
-int herald_start(struct front *f, const char *mountpoint, struct herald **out) MUST_CHECK;
+int herald_start(struct stack *s, const char *mountpoint, struct herald **out) MUST_CHECK;
 void herald_cancel(struct herald *h);
 /* Joins it, once the connection has been closed.  NULL is fine, in both. */
 void herald_end(struct herald *h);

@@ -17,16 +17,9 @@
 #include <unistd.h>
 
 #include "cache/clock.h"
-#include "cache/fileio.h"
+#include "fs/inode_private.h"
 
 enum { BLOCK_SIZE = 1 << 20 };
-
-struct inodes {
-	struct stack *stack;
-	struct places *places;
-	uid_t uid;
-	gid_t gid;
-};
 
 /* What lies in .weightfs, in the order of the listing. */
 static const struct {
@@ -45,18 +38,25 @@ static const struct {
 	{"current", INO_CURRENT, S_IFLNK | 0777},
 };
 
-struct inodes *inodes_new(struct stack *stack)
+/* The kernel's number of what has that number within the run. */
+static uint64_t number(const struct inodes *t, uint64_t within)
+{
+	return t->run << NODE_RUN_SHIFT | within;
+}
+
+struct inodes *inodes_new(struct stack *stack, uint64_t run)
 {
 	struct inodes *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		return NULL;
 	t->stack = stack;
+	t->run = run;
 	t->uid = geteuid();
 	t->gid = getegid();
 	t->places = places_new(stack->nodes);
-	if (t->places && places_get(t->places, INODE_VIEW_DIR, "", NULL, INO_ROOT) &&
-	    places_get(t->places, INODE_BUCKET_DIR, "", NULL, INO_BUCKET))
+	if (t->places && places_get(t->places, INODE_VIEW_DIR, "", NULL, number(t, INO_ROOT)) &&
+	    places_get(t->places, INODE_BUCKET_DIR, "", NULL, number(t, INO_BUCKET)))
 		return t;
 	inodes_free(t);
 	return NULL;
@@ -70,12 +70,26 @@ void inodes_free(struct inodes *t)
 	free(t);
 }
 
-static int inode_of_place(const struct place *p, struct inode *out)
+struct inodes *inodes_ref(struct inodes *t)
 {
-	if (!p)
-		return -ENOMEM;
-	*out = (struct inode){.ino = p->ino, .kind = p->kind, .place = p};
-	return 0;
+	__atomic_fetch_add(&t->refs, 1, __ATOMIC_RELAXED);
+	return t;
+}
+
+void inodes_unref(struct inodes *t)
+{
+	if (t)
+		__atomic_fetch_sub(&t->refs, 1, __ATOMIC_RELEASE);
+}
+
+bool inodes_idle(const struct inodes *t)
+{
+	return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 0;
+}
+
+struct stack *inodes_stack(const struct inodes *t)
+{
+	return t->stack;
 }
 
 /* Takes over the reference. */
@@ -89,14 +103,14 @@ static void inode_of_fixed(uint64_t ino, struct inode *out)
 	*out = (struct inode){.ino = ino, .kind = INODE_FIXED};
 }
 
-int inode_get(struct inodes *t, uint64_t ino, struct inode *out)
+static int get(struct inodes *t, uint64_t ino, struct inode *out)
 {
 	struct node *node;
 	const struct place *p = places_number(t->places, ino);
 
 	if (p)
 		return inode_of_place(p, out);
-	if (ino < INO_FIXED_END) {
+	if (node_within(ino) < INO_FIXED_END) {
 		inode_of_fixed(ino, out);
 		return 0;
 	}
@@ -108,16 +122,29 @@ int inode_get(struct inodes *t, uint64_t ino, struct inode *out)
 	return 0;
 }
 
+int inode_get(struct inodes *top, uint64_t ino, struct inode *out)
+{
+	struct inodes *t = node_run(ino) == top->run ? inodes_ref(top) : NULL;
+	int ret = t ? get(t, ino, out) : -ESTALE;
+
+	if (ret == 0)
+		out->of = t;
+	else
+		inodes_unref(t);
+	return ret;
+}
+
 void inode_put(struct inode *inode)
 {
 	node_unref(inode->node);
 	inode->node = NULL;
+	inodes_unref(inode->of);
+	inode->of = NULL;
 }
 
-int inode_view(struct inodes *t, const struct inode *dir, struct generation **out_g,
-	       struct node **out_node)
+int inode_view(const struct inode *dir, struct generation **out_g, struct node **out_node)
 {
-	struct generation *g = history_view(t->stack->history, dir->viewer);
+	struct generation *g = history_view(dir->of->stack->history, dir->viewer);
 	struct node *node = g ? node_walk(g->root, dir->place->path) : NULL;
 
 	if (!node || node->kind != NODE_DIR) {
@@ -129,24 +156,6 @@ int inode_view(struct inodes *t, const struct inode *dir, struct generation **ou
 	return 0;
 }
 
-/* "a/b" below a place, or just the name below its root; NULL: out of memory. */
-static char *path_below(const struct place *dir, const char *name)
-{
-	return *dir->path ? path_join(dir->path, name) : strdup(name);
-}
-
-static int place_below(struct inodes *t, const struct place *dir, const char *name,
-		       enum inode_kind kind, const struct object *object, struct inode *out)
-{
-	char *path = path_below(dir, name);
-	int ret = -ENOMEM;
-
-	if (path)
-		ret = inode_of_place(places_get(t->places, kind, path, object, 0), out);
-	free(path);
-	return ret;
-}
-
 static int child_of_view(struct inodes *t, const struct inode *in, const char *name,
 			 struct inode *out)
 {
@@ -155,11 +164,11 @@ static int child_of_view(struct inodes *t, const struct inode *in, const char *n
 	struct node *node;
 	int ret;
 
-	if (dir->ino == INO_ROOT && strcmp(name, ".weightfs") == 0) {
-		inode_of_fixed(INO_WEIGHTFS, out);
+	if (node_within(dir->ino) == INO_ROOT && strcmp(name, ".weightfs") == 0) {
+		inode_of_fixed(number(t, INO_WEIGHTFS), out);
 		return 0;
 	}
-	ret = inode_view(t, in, &g, &node);
+	ret = inode_view(in, &g, &node);
 	if (ret < 0)
 		return ret;
 	node = node_child(node, name);
@@ -170,61 +179,6 @@ static int child_of_view(struct inodes *t, const struct inode *in, const char *n
 	else
 		inode_of_node(node_ref(node), out);
 	generation_unref(g);
-	return ret;
-}
-
-/* Can this object be a file of the raw view?  (It may still not open: then the open says why.) */
-static bool object_shown(const struct object *o)
-{
-	return !o->err || o->err == EACCES || o->err == ELOOP;
-}
-
-/* Index of the first object whose key is not before `key`. */
-static size_t listing_bound(const struct listing *l, const char *key)
-{
-	size_t lo = 0, hi = l->count;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (strcmp(l->v[mid].key, key) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
-static bool listing_has_dir(const struct listing *l, const char *path)
-{
-	size_t len = strlen(path), at;
-	char *prefix = path_join(path, "");
-
-	if (!prefix)
-		return false;
-	at = listing_bound(l, prefix);
-	free(prefix);
-	return at < l->count && strncmp(l->v[at].key, path, len) == 0 && l->v[at].key[len] == '/';
-}
-
-static int child_of_bucket(struct inodes *t, const struct place *dir, const char *name,
-			   struct inode *out)
-{
-	struct listing_ref *l = run_listing(t->stack->run);
-	char *path = path_below(dir, name);
-	const struct object *o;
-	int ret = -ENOENT;
-
-	if (!path)
-		ret = -ENOMEM;
-	else if (!l)
-		ret = -ENOENT;
-	else if ((o = listing_find(&l->listing, path)) && object_shown(o))
-		ret = inode_of_place(places_get(t->places, INODE_BUCKET_FILE, path, o, 0), out);
-	else if (listing_has_dir(&l->listing, path))
-		ret = inode_of_place(places_get(t->places, INODE_BUCKET_DIR, path, NULL, 0), out);
-	free(path);
-	listing_unref(l);
 	return ret;
 }
 
@@ -254,6 +208,15 @@ static struct node *version_root(struct inodes *t, uint64_t version)
 	return root;
 }
 
+static bool no_current(struct inodes *t)
+{
+	struct generation *g = history_current(t->stack->history);
+	bool none = !g || !g->state;
+
+	generation_unref(g);
+	return none;
+}
+
 static int child_of_fixed(struct inodes *t, uint64_t dir, const char *name, struct inode *out)
 {
 	uint64_t version;
@@ -269,41 +232,43 @@ static int child_of_fixed(struct inodes *t, uint64_t dir, const char *name, stru
 	if (dir != INO_WEIGHTFS)
 		return -ENOTDIR;
 	for (size_t i = 0; i < ARRAY_LEN(fixed); i++) {
-		struct buf target = {0};
-		bool absent;
-
 		if (strcmp(fixed[i].name, name) != 0)
 			continue;
-		if (fixed[i].ino == INO_CURRENT) {
-			inode_current_target(t, &target);
-			absent = target.len == 0;
-			buf_release(&target);
-			if (absent)
-				return -ENOENT;
-		}
-		return inode_get(t, fixed[i].ino, out);
+		if (fixed[i].ino == INO_CURRENT && no_current(t))
+			return -ENOENT;
+		return get(t, number(t, fixed[i].ino), out);
 	}
 	return -ENOENT;
 }
 
-int inode_child(struct inodes *t, const struct inode *dir, const char *name, struct inode *out)
+static int child_of_node(const struct node *dir, const char *name, struct inode *out)
 {
 	struct node *node;
 
-	switch (dir->kind) {
-	case INODE_FIXED: return child_of_fixed(t, dir->ino, name, out);
-	case INODE_VIEW_DIR: return child_of_view(t, dir, name, out);
-	case INODE_BUCKET_DIR: return child_of_bucket(t, dir->place, name, out);
-	case INODE_BUCKET_FILE: return -ENOTDIR;
-	case INODE_NODE: break;
-	}
-	if (dir->node->kind != NODE_DIR)
+	if (dir->kind != NODE_DIR)
 		return -ENOTDIR;
-	node = node_child(dir->node, name);
+	node = node_child(dir, name);
 	if (!node)
 		return -ENOENT;
 	inode_of_node(node_ref(node), out);
 	return 0;
+}
+
+int inode_child(const struct inode *dir, const char *name, struct inode *out)
+{
+	struct inodes *t = dir->of;
+	int ret = -ENOTDIR;
+
+	switch (dir->kind) {
+	case INODE_FIXED: ret = child_of_fixed(t, node_within(dir->ino), name, out); break;
+	case INODE_VIEW_DIR: ret = child_of_view(t, dir, name, out); break;
+	case INODE_BUCKET_DIR: ret = raw_child(t, dir->place, name, out); break;
+	case INODE_BUCKET_FILE: break;
+	case INODE_NODE: ret = child_of_node(dir->node, name, out); break;
+	}
+	if (ret == 0)
+		out->of = inodes_ref(t);
+	return ret;
 }
 
 static mode_t node_mode(const struct node *n)
@@ -328,10 +293,10 @@ static int each_of_view(struct inodes *t, const struct inode *in, inode_each_fn 
 	const struct place *dir = in->place;
 	struct generation *g;
 	struct node *node;
-	int ret = inode_view(t, in, &g, &node);
+	int ret = inode_view(in, &g, &node);
 
 	if (ret < 0)
-		return dir->ino == INO_ROOT ? 0 : ret;
+		return node_within(dir->ino) == INO_ROOT ? 0 : ret;
 	for (size_t i = 0; i < node->entry_count && ret == 0; i++) {
 		const struct node_entry *e = &node->entries[i];
 		uint64_t ino = e->node->ino;
@@ -346,60 +311,6 @@ static int each_of_view(struct inodes *t, const struct inode *in, inode_each_fn 
 			ret = fn(ctx, e->name, ino, node_mode(e->node));
 	}
 	generation_unref(g);
-	return ret;
-}
-
-/* One object of a bucket directory, or the subdirectory that it lies in; *out_next: where to go on.
- */
-static int bucket_entry(struct inodes *t, const struct listing *l, const struct place *dir,
-			size_t at, size_t skip, size_t *out_next, inode_each_fn fn, void *ctx)
-{
-	const struct object *o = &l->v[at];
-	const char *rest = o->key + skip, *slash = strchr(rest, '/');
-	struct inode child = {0};
-	char *name, *after;
-	int ret;
-
-	*out_next = at + 1;
-	if (!slash) {
-		if (!object_shown(o))
-			return 0;
-		ret = inode_of_place(places_get(t->places, INODE_BUCKET_FILE, o->key, o, 0),
-				     &child);
-		return ret < 0 ? ret : fn(ctx, rest, child.ino, S_IFREG | 0444);
-	}
-	/* '0' is the byte after '/': all that lies in the subdirectory comes before it. */
-	after = strndup(o->key, (size_t)(slash - o->key) + 1);
-	name = strndup(rest, (size_t)(slash - rest));
-	ret = -ENOMEM;
-	if (after && name) {
-		after[slash - o->key] = '0';
-		*out_next = listing_bound(l, after);
-		ret = place_below(t, dir, name, INODE_BUCKET_DIR, NULL, &child);
-		if (ret == 0)
-			ret = fn(ctx, name, child.ino, S_IFDIR | 0555);
-	}
-	free(after);
-	free(name);
-	return ret;
-}
-
-static int each_of_bucket(struct inodes *t, const struct place *dir, inode_each_fn fn, void *ctx)
-{
-	struct listing_ref *l = run_listing(t->stack->run);
-	char *prefix = *dir->path ? path_join(dir->path, "") : strdup("");
-	size_t len, at;
-	int ret = prefix ? 0 : -ENOMEM;
-
-	if (l && prefix) {
-		len = strlen(prefix);
-		at = listing_bound(&l->listing, prefix);
-		while (ret == 0 && at < l->listing.count &&
-		       strncmp(l->listing.v[at].key, prefix, len) == 0)
-			ret = bucket_entry(t, &l->listing, dir, at, len, &at, fn, ctx);
-	}
-	free(prefix);
-	listing_unref(l);
 	return ret;
 }
 
@@ -440,29 +351,36 @@ static int each_of_fixed(struct inodes *t, uint64_t dir, inode_each_fn fn, void 
 		return -ENOTDIR;
 	for (size_t i = 0; i < ARRAY_LEN(fixed) && ret == 0; i++)
 		if (child_of_fixed(t, dir, fixed[i].name, &child) == 0)
-			ret = fn(ctx, fixed[i].name, fixed[i].ino, fixed[i].mode);
+			ret = fn(ctx, fixed[i].name, number(t, fixed[i].ino), fixed[i].mode);
 	return ret;
 }
 
-int inode_each(struct inodes *t, const struct inode *dir, inode_each_fn fn, void *ctx)
+int inode_each(const struct inode *dir, inode_each_fn fn, void *ctx)
 {
+	struct inodes *t = dir->of;
+
 	switch (dir->kind) {
-	case INODE_FIXED: return each_of_fixed(t, dir->ino, fn, ctx);
+	case INODE_FIXED: return each_of_fixed(t, node_within(dir->ino), fn, ctx);
 	case INODE_VIEW_DIR: return each_of_view(t, dir, fn, ctx);
-	case INODE_BUCKET_DIR: return each_of_bucket(t, dir->place, fn, ctx);
+	case INODE_BUCKET_DIR: return raw_each(t, dir->place, fn, ctx);
 	case INODE_BUCKET_FILE: return -ENOTDIR;
 	case INODE_NODE: break;
 	}
 	return dir->node->kind == NODE_DIR ? each_of_node(dir->node, fn, ctx) : -ENOTDIR;
 }
 
-void inode_current_target(struct inodes *t, struct buf *out)
+void inode_target(const struct inode *link, struct buf *out)
 {
-	struct generation *g = history_current(t->stack->history);
+	struct generation *g = history_current(link->of->stack->history);
 
 	if (g && g->state)
 		buf_addf(out, "versions/%llu", (unsigned long long)g->version);
 	generation_unref(g);
+}
+
+void inode_text(const struct inodes *t, uint64_t ino, struct buf *out)
+{
+	special_text(t->stack, node_within(ino), out);
 }
 
 /* When the newest generation came; before there is one, when we started. */
@@ -475,8 +393,9 @@ static int64_t newest_mtime(struct inodes *t)
 	return ns;
 }
 
-static int attr_of_fixed(struct inodes *t, uint64_t ino, struct stat *st, int64_t *out_mtime)
+static void attr_of_fixed(const struct inode *inode, struct stat *st, int64_t *out_mtime)
 {
+	uint64_t ino = node_within(inode->ino);
 	struct buf text = {0};
 
 	st->st_mode = S_IFDIR | 0555;
@@ -484,42 +403,41 @@ static int attr_of_fixed(struct inodes *t, uint64_t ino, struct stat *st, int64_
 		if (fixed[i].ino == ino)
 			st->st_mode = fixed[i].mode;
 	if (ino == INO_CURRENT)
-		inode_current_target(t, &text);
+		inode_target(inode, &text);
 	else if (S_ISREG(st->st_mode))
-		special_text(t->stack, ino, &text);
+		inode_text(inode->of, ino, &text);
 	st->st_size = (off_t)text.len;
 	buf_release(&text);
-	*out_mtime = newest_mtime(t);
-	return 0;
+	*out_mtime = newest_mtime(inode->of);
 }
 
-static int attr_of_view(struct inodes *t, const struct inode *dir, struct stat *st,
-			int64_t *out_mtime)
+static int attr_of_view(const struct inode *dir, struct stat *st, int64_t *out_mtime)
 {
 	struct generation *g;
 	struct node *node;
-	int ret = inode_view(t, dir, &g, &node);
+	int ret = inode_view(dir, &g, &node);
 
 	st->st_mode = S_IFDIR | 0555;
 	if (ret == 0) {
 		*out_mtime = g->mtime_ns;
 		generation_unref(g);
-	} else if (dir->ino == INO_ROOT) {
-		*out_mtime = t->stack->started_real_ns;
+	} else if (node_within(dir->ino) == INO_ROOT) {
+		*out_mtime = dir->of->stack->started_real_ns;
 		ret = 0;
 	}
 	return ret;
 }
 
-int inode_attr(struct inodes *t, const struct inode *inode, struct stat *out)
+int inode_attr(const struct inode *inode, struct stat *out)
 {
+	struct inodes *t = inode->of;
 	struct stat st = {.st_ino = inode->ino, .st_uid = t->uid, .st_gid = t->gid};
 	int64_t mtime = t->stack->started_real_ns;
 	int ret = 0;
 
 	switch (inode->kind) {
-	case INODE_FIXED: ret = attr_of_fixed(t, inode->ino, &st, &mtime); break;
-	case INODE_VIEW_DIR: ret = attr_of_view(t, inode, &st, &mtime); break;
+	case INODE_FIXED: attr_of_fixed(inode, &st, &mtime); break;
+	case INODE_VIEW_DIR: ret = attr_of_view(inode, &st, &mtime); break;
 	case INODE_BUCKET_DIR: st.st_mode = S_IFDIR | 0555; break;
 	case INODE_BUCKET_FILE:
 		st.st_mode = S_IFREG | 0444;

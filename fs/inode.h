@@ -2,7 +2,8 @@
 /*
  * Inodes of the mount: what each number stands for, what its children are, and its attributes.
  *
- * Three families.  Fixed ones (numbers below NODE_FIRST): root, .weightfs and what is in it.
+ * Three families, in each run.  Fixed ones (numbers below NODE_FIRST): root, .weightfs and what is
+ * in it.
  * Places: directories of the current view and everything under bucket/; a place has its number for
  * ever and is looked up afresh in the current generation or the last listing.  Nodes: the immutable
  * files and trees of generations, in the registry. All answers come from memory.  Any thread.
@@ -22,25 +23,31 @@ struct inode {
 	const struct place *place;
 	struct node *node; /* a reference */
 	int viewer;	   /* process for whom a view directory is looked at; 0: anybody */
+	struct inodes *of; /* a reference: the run it belongs to */
 };
 
-struct inodes; /* opaque */
-struct inodes *inodes_new(struct stack *stack);
-void inodes_free(struct inodes *t);
+struct inodes; /* opaque: the inodes of one run, counted */
+/* NULL: out of memory. */
+struct inodes *inodes_new(struct stack *stack, uint64_t run);
+struct inodes *inodes_ref(struct inodes *t);
+void inodes_unref(struct inodes *t); /* NULL is fine; frees nothing */
+/* Has nobody a reference but whoever made it?  Nobody gets one then who does not ask its maker. */
+bool inodes_idle(const struct inodes *t);
+void inodes_free(struct inodes *t); /* idle; NULL is fine */
+struct stack *inodes_stack(const struct inodes *t);
 
-/* What a number stands for; -ESTALE when it is gone. */
-int inode_get(struct inodes *t, uint64_t ino, struct inode *out) MUST_CHECK;
+/* What a number stands for; -ESTALE when it is gone. `top` is the mount's. */
+int inode_get(struct inodes *top, uint64_t ino, struct inode *out) MUST_CHECK;
 /* Gives back what inode_get() and inode_child() took. */
 void inode_put(struct inode *inode);
 /* A child by name: -ENOENT, -ENOTDIR, -ENOMEM. */
-int inode_child(struct inodes *t, const struct inode *dir, const char *name,
-		struct inode *out) MUST_CHECK;
+int inode_child(const struct inode *dir, const char *name, struct inode *out) MUST_CHECK;
 /* Calls fn for each name of a directory, without "." and ".."; stops when it returns an error,
  * which is returned. */
 typedef int (*inode_each_fn)(void *ctx, const char *name, uint64_t ino, mode_t type);
-int inode_each(struct inodes *t, const struct inode *dir, inode_each_fn fn, void *ctx) MUST_CHECK;
+int inode_each(const struct inode *dir, inode_each_fn fn, void *ctx) MUST_CHECK;
 /* Attributes; -ENOENT when a directory of the view is not in the current generation. */
-int inode_attr(struct inodes *t, const struct inode *inode, struct stat *out) MUST_CHECK;
+int inode_attr(const struct inode *inode, struct stat *out) MUST_CHECK;
 /* Attributes and content that never change? */
 bool inode_immutable(const struct inode *inode);
 /* Is the name of this child of the directory bound to the same number for as long as the directory
@@ -49,9 +56,11 @@ bool inode_name_fixed(const struct inode *dir, const struct inode *child);
 
 /* Generation (reference) and node (borrowed from it) that a view directory shows now to its viewer;
  * -ENOENT. */
-int inode_view(struct inodes *t, const struct inode *dir, struct generation **out_g,
+int inode_view(const struct inode *dir, struct generation **out_g,
 	       struct node **out_node) MUST_CHECK;
-/* "versions/N", or empty when no version is current. */
-void inode_current_target(struct inodes *t, struct buf *out);
+/* What a symbolic link leads to: "versions/N", or empty when no version is current. */
+void inode_target(const struct inode *link, struct buf *out);
+/* Appends the content of a special file. */
+void inode_text(const struct inodes *t, uint64_t ino, struct buf *out);
 
 #endif

@@ -306,7 +306,7 @@ static int start_users(struct mount *m, struct why *why)
 		.try = try_passthrough,
 		.try_ctx = &m->front->passthrough,
 	};
-	int ret = herald_start(m->front, m->point, &m->herald);
+	int ret = herald_start(m->stack, m->point, &m->herald);
 
 	if (ret < 0)
 		return why_set(why, -ret, "threads cannot be started: %s", strerrordesc_np(-ret));

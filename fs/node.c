@@ -23,7 +23,7 @@
 #include "cache/fileio.h"
 #include "fs/node_internal.h"
 
-struct nodes *nodes_new(void)
+struct nodes *nodes_new_in(uint64_t run)
 {
 	struct nodes *n = calloc(1, sizeof(*n));
 
@@ -35,8 +35,13 @@ struct nodes *nodes_new(void)
 		return NULL;
 	}
 	lock_init(&n->lock, LOCK_INODE);
-	n->next = NODE_FIRST;
+	n->next = run << NODE_RUN_SHIFT | NODE_FIRST;
 	return n;
+}
+
+struct nodes *nodes_new(void)
+{
+	return nodes_new_in(0);
 }
 
 void nodes_free(struct nodes *n)

@@ -17,6 +17,20 @@
 #include "fs/state.h"
 
 enum { NODE_FIRST = 1024 };
+/* A number is the index of its run among all that this process has shown, and a number within the
+ * run.  Index 0 is the source as a whole, which is the run where there is one only. */
+#define NODE_RUN_SHIFT 40
+
+static inline uint64_t node_run(uint64_t ino)
+{
+	return ino >> NODE_RUN_SHIFT;
+}
+
+static inline uint64_t node_within(uint64_t ino)
+{
+	return ino & ((UINT64_C(1) << NODE_RUN_SHIFT) - 1);
+}
+
 enum node_kind { NODE_WEIGHTS, NODE_BLOB, NODE_BYTES, NODE_DIR };
 
 struct node_entry {
@@ -65,8 +79,9 @@ struct whole_ops { /* the front's */
 	void (*backing_close)(void *ctx, int32_t backing);
 };
 
-struct nodes; /* the registry: number -> node */
-struct nodes *nodes_new(void);
+struct nodes;		       /* the registry: number -> node */
+struct nodes *nodes_new(void); /* of run 0 */
+struct nodes *nodes_new_in(uint64_t run);
 void nodes_free(struct nodes *n);
 /* A number for the front's own use (directories of the current view, bucket objects). */
 uint64_t nodes_number(struct nodes *n);

@@ -28,6 +28,7 @@ struct handle_entry { /* of a directory, as it was when it was opened */
 struct front_handle {
 	struct front_handle *prev, *next; /* guarded by front->lock */
 	uint64_t ino;
+	struct inodes *of; /* a reference: the run it belongs to */
 	/* a file or directory of a generation, or an object of the bucket */
 	struct node *node;
 	struct whole *whole; /* the kernel reads this one by itself */
@@ -51,7 +52,6 @@ struct front {
 	struct front_handle *handles;
 	struct lock recall_lock; /* LOCK_QUEUE: recall */
 	struct recall recall;
-	int herald; /* atomic: the thread whose changes of attributes are let through, or 0 */
 };
 
 struct front *front_new(struct stack *stack); /* NULL: out of memory */
@@ -68,7 +68,7 @@ static inline struct front *front_of(fuse_req_t req)
 }
 
 /* A new handle in the list; NULL: out of memory. */
-struct front_handle *handle_new(struct front *f, uint64_t ino);
+struct front_handle *handle_new(struct front *f, const struct inode *inode);
 /* Pins a node (takes a reference) until the handle is closed. */
 void handle_pin(struct front_handle *h, struct node *node);
 /* The same for a file, by the number it is opened as. */
@@ -102,9 +102,9 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 
 /* ops_load.c */
 /* The process for whom names are looked up, where that makes a difference, else 0. */
-int load_viewer(fuse_req_t req);
+int load_viewer(fuse_req_t req, const struct inode *dir);
 /* Before a name is looked up: for load_looked_up(). */
-uint64_t load_epoch(struct front *f);
+uint64_t load_epoch(const struct inode *dir);
 /* A name was looked up; child NULL: not found. */
 void load_looked_up(fuse_req_t req, const struct inode *dir, const char *name,
 		    const struct inode *child, uint64_t epoch);
@@ -113,7 +113,7 @@ void load_looked_up(fuse_req_t req, const struct inode *dir, const char *name,
 int load_opened(fuse_req_t req, struct front_handle *h, const struct node *node) MUST_CHECK;
 
 /* ops_special.c */
-void special_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
+void special_open(fuse_req_t req, const struct inode *inode, struct fuse_file_info *fi);
 void special_read(fuse_req_t req, struct front_handle *h, size_t size, off_t off);
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
 	      struct fuse_file_info *fi);

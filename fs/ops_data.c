@@ -70,9 +70,10 @@ static void reply_opened(fuse_req_t req, struct front_handle *h, struct fuse_fil
 
 /* The one open that does I/O.  What the listing says of the object now counts (its rights may have
  * changed); -ESTALE: it is not the object of that number any more. */
-static int open_object(struct front *f, const struct place *place, struct front_handle *h)
+static int open_object(const struct place *place, struct front_handle *h)
 {
-	struct listing_ref *l = run_listing(f->stack->run);
+	struct run *run = inodes_stack(h->of)->run;
+	struct listing_ref *l = run_listing(run);
 	const struct object *o = l ? listing_find(&l->listing, place->path) : NULL;
 	struct why why = {0};
 	int ret = -ESTALE;
@@ -80,7 +81,7 @@ static int open_object(struct front *f, const struct place *place, struct front_
 	if (o && identity_equal(&o->id, &place->object.id)) {
 		ret = -o->err;
 		if (!ret)
-			ret = blob_open(run_store(f->stack->run), o, false, &h->blob, &why);
+			ret = blob_open(run_store(run), o, false, &h->blob, &why);
 		if (ret < 0 && why.text[0])
 			log_info("bucket/%s: %s", place->path, why.text);
 	}
@@ -104,7 +105,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct inode inode;
 	int ret = 0;
 
-	if (wants_to_write(fi) && ino != INO_CONTROL) {
+	if (wants_to_write(fi) && node_within(ino) != INO_CONTROL) {
 		reply_err(req, -EROFS);
 		return;
 	}
@@ -113,14 +114,15 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	if (inode.kind == INODE_FIXED) {
-		special_open(req, ino, fi);
+		special_open(req, &inode, fi);
+		inode_put(&inode);
 		return;
 	}
-	h = handle_new(f, ino);
+	h = handle_new(f, &inode);
 	if (!h)
 		ret = -ENOMEM;
 	else if (inode.kind == INODE_BUCKET_FILE)
-		ret = open_object(f, inode.place, h);
+		ret = open_object(inode.place, h);
 	else if (inode.kind == INODE_NODE && inode.node->kind != NODE_DIR)
 		ret = open_node(req, h, inode.node);
 	else

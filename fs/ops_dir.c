@@ -29,7 +29,7 @@ struct front *front_new(struct stack *stack)
 	f->stack = stack;
 	lock_init(&f->lock, LOCK_QUEUE);
 	lock_init(&f->recall_lock, LOCK_QUEUE);
-	f->inodes = inodes_new(stack);
+	f->inodes = inodes_new(stack, 0);
 	if (!f->inodes) {
 		front_free(f);
 		return NULL;
@@ -49,13 +49,14 @@ void front_free(struct front *f)
 	free(f);
 }
 
-struct front_handle *handle_new(struct front *f, uint64_t ino)
+struct front_handle *handle_new(struct front *f, const struct inode *inode)
 {
 	struct front_handle *h = calloc(1, sizeof(*h));
 
 	if (!h)
 		return NULL;
-	h->ino = ino;
+	h->ino = inode->ino;
+	h->of = inodes_ref(inode->of);
 	lock_take(&f->lock);
 	h->next = f->handles;
 	if (h->next)
@@ -93,9 +94,9 @@ void handle_close(struct front *f, struct front_handle *h)
 	if (ph)
 		fuse_pollhandle_destroy(ph);
 	if (h->load)
-		history_load_closed(f->stack->history, h->load);
+		history_load_closed(inodes_stack(h->of)->history, h->load);
 	if (h->node) {
-		whole_closed(f->stack->nodes, h->whole);
+		whole_closed(inodes_stack(h->of)->nodes, h->whole);
 		node_closed(h->node);
 	}
 	node_unref(h->node);
@@ -104,6 +105,7 @@ void handle_close(struct front *f, struct front_handle *h)
 	for (size_t i = 0; i < h->entry_count; i++)
 		free(h->entries[i].name);
 	free(h->entries);
+	inodes_unref(h->of);
 	free(h);
 }
 
@@ -140,9 +142,9 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		reply_stale(req);
 		return;
 	}
-	dir.viewer = load_viewer(req);
+	dir.viewer = load_viewer(req, &dir);
 	ret = -ENOMEM;
-	h = handle_new(f, ino);
+	h = handle_new(f, &dir);
 	if (!h)
 		goto out;
 	if (dir.node)
@@ -151,7 +153,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (ret == 0)
 		ret = add_entry(h, "..", INO_ROOT, S_IFDIR);
 	if (ret == 0)
-		ret = inode_each(f->inodes, &dir, add_entry, h);
+		ret = inode_each(&dir, add_entry, h);
 out:
 	inode_put(&dir);
 	if (ret < 0) {

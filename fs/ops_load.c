@@ -68,16 +68,16 @@ static int thread_of(fuse_req_t req)
 	return (int)fuse_req_ctx(req)->pid;
 }
 
-int load_viewer(fuse_req_t req)
+int load_viewer(fuse_req_t req, const struct inode *dir)
 {
-	struct front *f = front_of(req);
-
-	return history_split(f->stack->history) ? process_of(thread_of(req)) : 0;
+	return history_split(inodes_stack(dir->of)->history) ? process_of(thread_of(req)) : 0;
 }
 
-uint64_t load_epoch(struct front *f)
+uint64_t load_epoch(const struct inode *dir)
 {
-	return history_guarded(f->stack->history) ? history_epoch(f->stack->history) : 0;
+	struct history *history = inodes_stack(dir->of)->history;
+
+	return history_guarded(history) ? history_epoch(history) : 0;
 }
 
 static bool is_index(const char *name)
@@ -95,7 +95,7 @@ void load_looked_up(fuse_req_t req, const struct inode *dir, const char *name,
 	bool plain = child && dir->kind == INODE_VIEW_DIR && child->kind == INODE_NODE &&
 		     (child->node->kind == NODE_WEIGHTS || is_index(name));
 
-	if (!history_guarded(f->stack->history))
+	if (!history_guarded(inodes_stack(dir->of)->history))
 		return;
 	lock_take(&f->recall_lock);
 	if (plain)
@@ -105,25 +105,26 @@ void load_looked_up(fuse_req_t req, const struct inode *dir, const char *name,
 	lock_release(&f->recall_lock);
 }
 
-static void begun(struct front *f, int pid, uint64_t id)
+static void begun(struct history *history, int pid, uint64_t id)
 {
 	char name[64] = "";
 
 	if (pid > 0 && proc_read(pid, "comm", name, sizeof(name)))
 		name[strcspn(name, "\n")] = '\0';
-	history_load_named(f->stack->history, id, name);
+	history_load_named(history, id, name);
 	log_debug("process %d (%s) begins to load by plain path", pid, SHOWN(name));
 }
 
 int load_opened(fuse_req_t req, struct front_handle *h, const struct node *node)
 {
+	struct history *history = inodes_stack(h->of)->history;
 	struct front *f = front_of(req);
 	bool plain, fresh, weights = node->kind == NODE_WEIGHTS;
 	int pid, ret, tid = thread_of(req);
 	struct recall_hit hit;
 	uint64_t id;
 
-	if (!history_guarded(f->stack->history))
+	if (!history_guarded(history))
 		return 0;
 	lock_take(&f->recall_lock);
 	plain = recall_open(&f->recall, tid, h->ino, clock_mono_ns(), &hit);
@@ -132,7 +133,7 @@ int load_opened(fuse_req_t req, struct front_handle *h, const struct node *node)
 		return 0;
 	pid = process_of(tid);
 	ret = history_load_opened(
-		f->stack->history, pid,
+		history, pid,
 		weights ? node->state->layout->files[node->file].name : LAYOUT_INDEX_NAME, !weights,
 		hit.known && !hit.again ? &hit.epoch : NULL, &id, &fresh);
 	if (ret == 0)
@@ -143,6 +144,6 @@ int load_opened(fuse_req_t req, struct front_handle *h, const struct node *node)
 		lock_release(&f->recall_lock);
 	}
 	if (ret != -ENOMEM && fresh)
-		begun(f, pid, id);
+		begun(history, pid, id);
 	return ret;
 }

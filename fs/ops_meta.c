@@ -65,8 +65,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct front *f = front_of(req);
 	struct fuse_entry_param e = {0};
-	uint64_t epoch = load_epoch(f);
 	struct inode dir, child;
+	uint64_t epoch;
 	int ret;
 
 	COUNT(lookups, 1);
@@ -78,11 +78,12 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		reply_stale(req);
 		return;
 	}
-	dir.viewer = load_viewer(req);
-	ret = inode_child(f->inodes, &dir, name, &child);
+	epoch = load_epoch(&dir);
+	dir.viewer = load_viewer(req, &dir);
+	ret = inode_child(&dir, name, &child);
 	load_looked_up(req, &dir, name, ret == 0 ? &child : NULL, epoch);
 	if (ret == 0) {
-		ret = inode_attr(f->inodes, &child, &e.attr);
+		ret = inode_attr(&child, &e.attr);
 		e.ino = child.ino;
 		e.attr_timeout = attr_timeout(&child);
 		e.entry_timeout = inode_name_fixed(&dir, &child) ? TIMEOUT_FOREVER : 0;
@@ -107,13 +108,26 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		reply_stale(req);
 		return;
 	}
-	ret = inode_attr(f->inodes, &inode, &st);
+	ret = inode_attr(&inode, &st);
 	timeout = attr_timeout(&inode);
 	inode_put(&inode);
 	if (ret < 0)
 		reply_err(req, ret);
 	else
 		fuse_reply_attr(req, &st, timeout);
+}
+
+/* Our own heralds touch names so that watchers get an event; nothing is changed by it. */
+static bool is_herald(fuse_req_t req, uint64_t ino)
+{
+	struct inode inode;
+	int herald;
+
+	if (inode_get(front_of(req)->inodes, ino, &inode) < 0)
+		return false;
+	herald = __atomic_load_n(&inodes_stack(inode.of)->serving.herald, __ATOMIC_RELAXED);
+	inode_put(&inode);
+	return herald && fuse_req_ctx(req)->pid == herald;
 }
 
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
@@ -123,11 +137,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 	int harmless = FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
 		       FUSE_SET_ATTR_CTIME;
 
-	/* Our own herald touches names so that watchers get an event; nothing is changed by it. */
-	int herald = __atomic_load_n(&front_of(req)->herald, __ATOMIC_RELAXED);
-
-	if ((herald && fuse_req_ctx(req)->pid == herald) ||
-	    (ino == INO_CONTROL && !(to_set & ~harmless)))
+	if (is_herald(req, ino) || (node_within(ino) == INO_CONTROL && !(to_set & ~harmless)))
 		op_getattr(req, ino, fi);
 	else
 		reply_err(req, -EROFS);
@@ -135,14 +145,21 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
+	bool link = node_within(ino) == INO_CURRENT;
 	struct buf target = {0};
+	struct inode inode;
 
-	if (ino == INO_CURRENT)
-		inode_current_target(front_of(req)->inodes, &target);
+	if (inode_get(front_of(req)->inodes, ino, &inode) < 0) {
+		reply_stale(req);
+		return;
+	}
+	if (link)
+		inode_target(&inode, &target);
+	inode_put(&inode);
 	if (target.failed)
 		reply_err(req, -ENOMEM);
 	else if (!target.len)
-		reply_err(req, ino == INO_CURRENT ? -ENOENT : -EINVAL);
+		reply_err(req, link ? -ENOENT : -EINVAL);
 	else
 		fuse_reply_readlink(req, buf_str(&target));
 	buf_release(&target);
@@ -158,10 +175,15 @@ static void add_sizes(const struct node *n, uint64_t *bytes, uint64_t *files)
 
 void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
-	struct generation *g = history_current(front_of(req)->stack->history);
 	struct statvfs st = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = NAME_MAX};
+	struct generation *g = NULL;
 	uint64_t bytes = 0, files = 1;
+	struct inode inode;
 
+	if (inode_get(front_of(req)->inodes, ino, &inode) == 0) {
+		g = history_current(inodes_stack(inode.of)->history);
+		inode_put(&inode);
+	}
 	if (g)
 		add_sizes(g->root, &bytes, &files);
 	generation_unref(g);
@@ -181,7 +203,7 @@ static const char *const xattrs[] = {
 
 /* The state that an inode belongs to, with a reference, or NULL: weight files, version trees and
  * the view. */
-static struct state *state_of(struct front *f, const struct inode *inode)
+static struct state *state_of(const struct inode *inode)
 {
 	struct state *state = NULL;
 	struct generation *g;
@@ -189,7 +211,7 @@ static struct state *state_of(struct front *f, const struct inode *inode)
 
 	if (inode->kind == INODE_NODE && inode->node->state)
 		return state_ref(inode->node->state);
-	if (inode->kind == INODE_VIEW_DIR && inode_view(f->inodes, inode, &g, &node) == 0) {
+	if (inode->kind == INODE_VIEW_DIR && inode_view(inode, &g, &node) == 0) {
 		if (g->state)
 			state = state_ref(g->state);
 		generation_unref(g);
@@ -198,8 +220,8 @@ static struct state *state_of(struct front *f, const struct inode *inode)
 }
 
 /* -ENODATA when there is no such attribute. */
-static int xattr_value(struct front *f, const struct state *s, const char *name, char *out,
-		       size_t cap)
+static int xattr_value(const struct inode *inode, const struct state *s, const char *name,
+		       char *out, size_t cap)
 {
 	char lineage[9];
 
@@ -209,7 +231,8 @@ static int xattr_value(struct front *f, const struct state *s, const char *name,
 		return snprintf(out, cap, "%llu", (unsigned long long)s->anchor);
 	if (strcmp(name, xattrs[2]) == 0)
 		return snprintf(out, cap, "%u", s->deltas);
-	if (strcmp(name, xattrs[3]) == 0 && history_lineage(f->stack->history, s, lineage))
+	if (strcmp(name, xattrs[3]) == 0 &&
+	    history_lineage(inodes_stack(inode->of)->history, s, lineage))
 		return snprintf(out, cap, "%s", lineage);
 	return -ENODATA;
 }
@@ -237,11 +260,11 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 		reply_stale(req);
 		return;
 	}
-	state = state_of(f, &inode);
-	inode_put(&inode);
+	state = state_of(&inode);
 	if (state)
-		ret = xattr_value(f, state, name, value, sizeof(value));
+		ret = xattr_value(&inode, state, name, value, sizeof(value));
 	state_unref(state);
+	inode_put(&inode);
 	if (ret < 0)
 		reply_err(req, ret);
 	else
@@ -259,7 +282,7 @@ void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		reply_stale(req);
 		return;
 	}
-	state = state_of(f, &inode);
+	state = state_of(&inode);
 	inode_put(&inode);
 	for (size_t i = 0; state && i < ARRAY_LEN(xattrs); i++)
 		buf_add(&names, xattrs[i], strlen(xattrs[i]) + 1);

@@ -27,13 +27,13 @@
 
 static bool can_wait(uint64_t ino)
 {
-	return ino == INO_VERSION || ino == INO_NEWEST;
+	return node_within(ino) == INO_VERSION || node_within(ino) == INO_NEWEST;
 }
 
-void special_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
+void special_open(fuse_req_t req, const struct inode *inode, struct fuse_file_info *fi)
 {
 	struct front *f = front_of(req);
-	struct front_handle *h = handle_new(f, ino);
+	struct front_handle *h = handle_new(f, inode);
 
 	if (!h) {
 		reply_err(req, -ENOMEM);
@@ -41,7 +41,7 @@ void special_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 	}
 	h->special = true;
 	h->text_base = -1;
-	special_text(f->stack, ino, &h->text);
+	inode_text(h->of, h->ino, &h->text);
 	fi->fh = (uintptr_t)h;
 	fi->direct_io = 1;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
@@ -71,7 +71,7 @@ static ssize_t text_copy(struct front *f, struct front_handle *h, char *out, siz
 	ssize_t len = -ENOMEM;
 
 	lock_take(&f->lock);
-	if (h->ino == INO_CONTROL) {
+	if (node_within(h->ino) == INO_CONTROL) {
 		/* The write has moved the file position, so the reply begins where it is first
 		 * looked for. */
 		if (h->text_base < 0 || off < h->text_base)
@@ -95,10 +95,10 @@ void special_read(fuse_req_t req, struct front_handle *h, size_t size, off_t off
 	struct reply_buffer *b = reply_buffer_take(size);
 	ssize_t len = -ENOMEM;
 
-	if (off == 0 && h->ino != INO_CONTROL) {
+	if (off == 0 && node_within(h->ino) != INO_CONTROL) {
 		struct buf text = {0};
 
-		special_text(f->stack, h->ino, &text);
+		inode_text(h->of, h->ino, &text);
 		text_replace(f, h, &text);
 	}
 	if (b && off >= 0)
@@ -117,11 +117,11 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
 	struct buf reply = {0};
 	int ret;
 
-	if (ino != INO_CONTROL) {
+	if (node_within(ino) != INO_CONTROL) {
 		reply_err(req, -EROFS);
 		return;
 	}
-	ret = control_run(f->stack, data, size, &reply);
+	ret = control_run(inodes_stack(handle_of(fi)->of), data, size, &reply);
 	text_replace(f, handle_of(fi), &reply);
 	if (ret < 0)
 		reply_err(req, ret);
@@ -148,7 +148,7 @@ void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct f
 	struct buf now = {0};
 	unsigned events = POLLIN | POLLRDNORM;
 
-	if (ino == INO_CONTROL)
+	if (node_within(ino) == INO_CONTROL)
 		events |= POLLOUT | POLLWRNORM;
 	if (h->special && can_wait(ino)) {
 		if (ph) {
@@ -157,7 +157,7 @@ void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct f
 			h->ph = ph;
 			lock_release(&f->lock);
 		}
-		special_text(f->stack, ino, &now);
+		inode_text(h->of, ino, &now);
 		if (!text_differs(f, h, &now))
 			events = 0;
 		buf_release(&now);

@@ -30,6 +30,7 @@ struct serving_view {
 struct serving {
 	struct lock lock; /* LOCK_QUEUE; guards v */
 	struct serving_view v;
+	int herald; /* atomic: the thread whose changes of attributes are let through, or 0 */
 	/* Atomic: the state that was current when the herald last looked, NULL: there is no herald.
 	 * Those who watch its files have not been told yet when it is replaced, so its nodes stay
 	 * as they are. */
