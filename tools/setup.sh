@@ -14,6 +14,7 @@ cd "$(dirname "$0")/.."
 stage=${1:-all}
 venv=${VENV:-build/venv}
 requirements=tools/requirements.txt
+peers=tools/peers.txt
 missing=()
 apt_updated=
 
@@ -170,6 +171,17 @@ setup_python() {
     echo "$want" >"$stamp"
 }
 
+# Tests of these are skipped where they cannot be had: not every Python has wheels of them.
+setup_peers() {
+    local stamp="$venv/.peers" want
+    want=$(sha256sum <"$peers")
+    [ "$(cat "$stamp" 2>/dev/null)" != "$want" ] || return 0
+    rm -rf "$venv/peers"
+    pip_install --no-deps --target "$venv/peers" -r "$peers" ||
+        say "not all of $peers can be had: tests of those formats are skipped"
+    echo "$want" >"$stamp"
+}
+
 case $stage in
 build)
     setup_build
@@ -178,6 +190,7 @@ all)
     setup_build
     setup_tools
     setup_python
+    setup_peers
     ;;
 *)
     die "usage: tools/setup.sh build|all"

@@ -1,0 +1,72 @@
+"""The formats of others as their own packages write them: mounts show every byte of every version.
+
+The packages are in build/venv/peers (tools/peers.txt); where one cannot be had, its test is
+skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lib import mounted, models, randomrun
+from lib import safetensors_py as st
+from lib.mounted import Mount
+
+HERE = Path(__file__).resolve().parent
+PEERS = mounted.TOP / "build" / "venv" / "peers"
+SPEC = {**models.SMALL, "f.f32": ("F32", (3, 22001)), "h.f16": ("F16", (17, 5)),
+        "q.f8": ("F8_E4M3", (64, 33)), "i.i8": ("I8", (1000,)), "none": ("BF16", (0, 4))}
+
+
+def peer(package, script, *args):
+    """Runs a peer's side of a test."""
+    if not (PEERS / package).is_dir():
+        pytest.skip(f"{package} is not installed in {PEERS}")
+    env = {**os.environ, "PYTHONPATH": str(PEERS)}
+    done = subprocess.run([sys.executable, str(HERE / script), *map(str, args)], env=env,
+                          capture_output=True, text=True, timeout=mounted.WAIT * 4, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def states_of(seed, count, scratch):
+    """States whose tensors change by any bits, also not at all; and their files."""
+    rng, state = models.start(seed, SPEC)
+    states = [state]
+    for i in range(1, count):
+        states.append(dict(state) if i == 3 else randomrun.moved(rng, states[-1]))
+    folder = scratch / "states"
+    folder.mkdir()
+    for i, one in enumerate(states):
+        (folder / f"{i}.safetensors").write_bytes(st.dump(one, {"format": "pt"}))
+    return states, folder
+
+
+def holds(top, state):
+    """The weight files below `top` have this state, to the byte."""
+    have = {}
+    for path in top.glob("*.safetensors"):
+        have.update(st.load_file(path)[0])
+    assert {n: (t.dtype, tuple(t.shape), t.data.tobytes()) for n, t in have.items()} == \
+        {n: (t.dtype, tuple(t.shape), t.data.tobytes()) for n, t in state.items()}
+
+
+def test_modelexpress(bucket, scratch):
+    """The trainer of ModelExpress: XOR deltas on --base, a step without a change, whole checkpoints
+    in between; `verify` compares its checksums."""
+    plan = ["delta", "delta", "delta", "full", "delta", "full", "delta", "delta"]
+    states, folder = states_of(71, len(plan) + 1, scratch)
+    peer("modelexpress_rl", "peer_modelexpress.py", folder, bucket, json.dumps(plan))
+    base = models.write_base(scratch / "base", states[0])
+    with Mount(bucket, base=base, keep=64) as m:
+        m.wait_version(len(plan))
+        mounted.wait_until(lambda: [v for v in m.versions() if v] == list(range(1, 9)),
+                           lambda: m.status())
+        for version in range(1, len(plan) + 1):
+            holds(m.tree(version), states[version])
+        assert m.status()["problems"] == []
+    report = json.loads(mounted.run("verify", "--json", "-q", "--base", base, bucket).stdout)
+    assert report["ok"], report
