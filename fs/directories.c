@@ -13,19 +13,14 @@
  */
 #include "fs/directories.h"
 
+#include "cache/version_name.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static const char index_name[] = "model.safetensors.index.json";
 static const char lone_name[] = "model.safetensors";
-
-/* In order of preference. */
-static const char *const words[] = {
-	"weight_v",	"checkpoint-", "checkpoint_", "ckpt-",	"ckpt_",  "global_step_",
-	"global_step-", "global_step", "step_",	      "step-",	"step",	  "iter_",
-	"iteration_",	"version_",    "version-",    "epoch_", "epoch-", "v",
-};
 
 struct found {
 	uint64_t number;
@@ -37,42 +32,12 @@ struct found {
 	bool weights; /* has safetensors directly in it */
 };
 
-bool directory_name(const char *name, size_t len, size_t *out_word, uint64_t *out_number)
-{
-	size_t digits = len;
-	uint64_t n = 0;
-
-	while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9')
-		digits--;
-	if (digits == len || digits == 0)
-		return false;
-	for (size_t i = digits; i < len; i++)
-		if (mul_overflows(n, 10, &n) || add_overflows(n, (uint64_t)(name[i] - '0'), &n) ||
-		    n > INT64_MAX)
-			return false;
-	for (size_t i = 0; i < ARRAY_LEN(words); i++)
-		if (strlen(words[i]) == digits && memcmp(words[i], name, digits) == 0) {
-			*out_word = i;
-			*out_number = n;
-			return true;
-		}
-	return false;
-}
-
 bool directories_own(const char *key)
 {
-	const char *slash = strchr(key, '/');
 	uint64_t number;
-	size_t word;
+	size_t at, len, word;
 
-	if (strcmp(key, "latest") == 0)
-		return true;
-	for (; slash != NULL; slash = strchr(key, '/')) {
-		if (directory_name(key, (size_t)(slash - key), &word, &number))
-			return true;
-		key = slash + 1;
-	}
-	return false;
+	return strcmp(key, "latest") == 0 || version_name_in(key, &at, &len, &word, &number);
 }
 
 /* ---- finding ---- */
@@ -122,7 +87,7 @@ static int collect(const struct listing *l, const char *prefix, struct found **o
 			add_file(&v[n - 1], &l->v[i]);
 			continue;
 		}
-		if (!directory_name(key + plen, f.prefix - plen - 1, &f.word, &f.number))
+		if (!version_name(key + plen, f.prefix - plen - 1, &f.word, &f.number))
 			continue;
 		if (n == cap) {
 			struct found *grown;
@@ -155,7 +120,7 @@ static int compare_found(const void *a, const void *b)
 /* Keeps the directories of one word, those with weights, by number. */
 static size_t choose(struct found *v, size_t n, const size_t *word)
 {
-	size_t best = ARRAY_LEN(words), kept = 0;
+	size_t best = VERSION_NAME_WORDS, kept = 0;
 
 	for (size_t i = 0; i < n; i++)
 		if (v[i].weights)
@@ -420,7 +385,7 @@ static int cut(struct directories *d, struct found *v, size_t *n, struct manifes
 		err = add_problem(d, "latest", 6, "%s", d->latest.why.text);
 	if (!d->latest.known) {
 		/* Others have a file of that name for purposes of their own. */
-		if (d->latest.why.err != 0 && *n > 0 && strcmp(words[v[0].word], "weight_v") == 0)
+		if (d->latest.why.err != 0 && *n > 0 && v[0].word == VERSION_NAME_WEIGHT_V)
 			*n = 0;
 		return err;
 	}

@@ -62,9 +62,6 @@ struct directories {
 	} latest;
 };
 
-/* Is this the name of a version's directory?  *out_word: index of its word, lower ones are
- * preferred. */
-bool directory_name(const char *name, size_t len, size_t *out_word, uint64_t *out_number);
 /* Does the key belong to a version's directory, or is it `latest`? */
 bool directories_own(const char *key);
 

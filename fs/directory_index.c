@@ -8,6 +8,7 @@
  */
 #include "cache/blob.h"
 #include "cache/fileio.h"
+#include "cache/version_name.h"
 #include "codec/safetensors.h"
 #include "fs/directories.h"
 #include "codec/schemes.h"
@@ -112,7 +113,7 @@ static bool parse_latest(struct directories *d, char *text)
 	name = name != NULL ? name + 1 : text;
 	n = (size_t)(name - text);
 	if (n >= sizeof(d->latest.run) || !path_is_safe(text) ||
-	    !directory_name(name, strlen(name), &d->latest.word, &d->latest.version))
+	    !version_name(name, strlen(name), &d->latest.word, &d->latest.version))
 		return false;
 	memcpy(d->latest.run, text, n);
 	d->latest.run[n] = '\0';

@@ -401,7 +401,7 @@ int s3_list(struct store *store, const char *prefix, struct listing *out, struct
 }
 
 int s3_list_some(struct s3_store *s, const char *prefix, const char *after, struct listing *out,
-		 struct why *why)
+		 bool *out_more, struct why *why)
 {
 	struct lister l = {0};
 	struct page p = {0};
@@ -411,6 +411,7 @@ int s3_list_some(struct s3_store *s, const char *prefix, const char *after, stru
 		rc = take_page(&l, &p, why);
 	if (rc == 0)
 		rc = lister_finish(&l, out, why);
+	*out_more = p.truncated;
 	page_release(&p);
 	lister_end(&l);
 	return rc;

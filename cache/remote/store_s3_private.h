@@ -113,9 +113,10 @@ bool s3_probe_unchanged(struct s3_store *s, struct listing *out);
 /* ---- operations ---- */
 
 int s3_list(struct store *s, const char *prefix, struct listing *out, struct why *why);
-/* The first page of what begins with prefix, after a key (NULL: from the beginning). */
+/* The first page of what begins with prefix, after a key (NULL: from the beginning); *out_more:
+ * there are others. */
 int s3_list_some(struct s3_store *s, const char *prefix, const char *after, struct listing *out,
-		 struct why *why) MUST_CHECK;
+		 bool *out_more, struct why *why) MUST_CHECK;
 int s3_open(struct store *s, const struct object *object, struct handle **out, struct why *why);
 void s3_fetch(struct fetch *f);
 void s3_close(struct handle *h);

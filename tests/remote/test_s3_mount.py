@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lib import checks, driven, models, mounted, oracle, trl
+from lib import checks, driven, longrun, models, mounted, oracle, trl
 from lib.aws_fakes import AwsFakes
 from lib.mounted import Mount
 from lib.strict_s3 import StrictS3
@@ -155,6 +155,52 @@ def test_probes_instead_of_listings(bucket, monkeypatch):
                 (m.dot / "bucket" / "unread.bin").read_bytes()
             mounted.wait_until(lambda: (m.dot / "bucket" / "unread.bin").stat().st_size == 6000,
                                "the rewrite is not seen")
+
+
+@pytest.mark.parametrize("name", ["weight_v{:06d}", "checkpoint-{}"])
+def test_probes_for_directories(name, bucket, monkeypatch):
+    """New version directories are noticed without a listing of everything, also where the number
+    gets longer; one that lacks a file yet is looked at until it is there."""
+    set_environment(monkeypatch, driven.keys())
+    writer = longrun.HfDir(bucket, interval=1, name=name)
+    with StrictS3() as server:
+        server.page = 3
+
+        def publish(number, *beside):
+            writer.version(number)
+            for file in beside:
+                longrun.write(bucket / name.format(number) / file, b"{}")
+            server.put_tree(bucket, "run/")
+
+        for number in (7, 8, 9):
+            publish(number, "config.json", "a/b/c.pt", "rng_state.pth", "trainer_state.json")
+        with Mount("s3://bucket/run", args=["--endpoint-url", server.endpoint]) as m:
+            m.wait_version(9)
+
+            def listings(mark, pattern):
+                return server.s3.count("list-type.*" + pattern, mark)
+
+            def quiet():
+                mark = server.s3.mark()
+                mounted.wait_until(lambda: listings(mark, "prefix=run%2Flatest") >= 3, "no probes")
+                return listings(mark, "continuation-token"), listings(mark, "prefix=run%2F($|&)")
+
+            mounted.wait_until(lambda: quiet() == (0, 0), "it goes on listing")
+            mark = server.s3.mark()
+            mounted.wait_until(lambda: listings(mark, "prefix=run%2Flatest") >= 4, "no probes")
+            assert listings(mark, "") <= 6 * listings(mark, "prefix=run%2Flatest")
+            for number in (10, 11, 101):
+                publish(number)
+                m.wait_version(number)
+                assert longrun.data_of(m.at / "model.safetensors") == longrun.expected(number)
+                mounted.wait_until(lambda: quiet() == (0, 0), "it goes on listing")
+            # Something that comes late, into the newest directory.
+            late = bucket / name.format(101) / "added.json"
+            longrun.write(late, b"{}")
+            server.put_tree(bucket, "run/")
+            mounted.wait_until((m.at / "added.json").exists, "a companion is not seen")
+            server.put("run/latest", name.format(9).encode())
+            m.wait_version(9)
 
 
 def test_offline(server, bucket, monkeypatch, scratch):
