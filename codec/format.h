@@ -25,14 +25,15 @@ struct part {
 	const char *name; /* the tensor's name (not the key in the file); owned by the delta */
 	enum part_kind kind;
 	uint8_t dtype;		/* enum st_dtype of the tensor / of the sparse values */
-	uint8_t rank;		/* FULL only */
-	const uint64_t *shape;	/* FULL only */
-	uint64_t numel;		/* FULL only; a sparse part does not know it */
+	uint8_t rank;		/* FULL; SPARSE where the format has it */
+	const uint64_t *shape;	/* the same, otherwise NULL */
+	uint64_t numel;		/* FULL; SPARSE only with a shape */
 	uint64_t offset, bytes; /* FULL: where the tensor lies in the object (packed: its directory,
 				   and its bytes when unpacked).  SPARSE: bytes of its
 				   index and values together */
 	uint64_t changed;	/* SPARSE: number of changed elements; FULL: numel */
-	const struct st_tensor *index, *values; /* SPARSE: the two tensors in the file */
+	const struct st_tensor *index, *values; /* SPARSE: the two tensors in the file, or NULL */
+	const char *coding;   /* SPARSE: how positions are written, for people; NULL: see `index` */
 	const char *checksum; /* of the whole tensor once the part is applied, in hex; owned by the
 				 delta; NULL: none is recorded */
 	enum checksum_kind checksum_kind;

@@ -16,6 +16,8 @@ extern const struct format format_wfp1;
 extern const struct format format_packed;
 /* Shards of HF-directory deltas (codec/read_hfdir.c). */
 extern const struct format format_hfdir_xor, format_hfdir_overwrite;
+/* Deltas of grail, unpacked (codec/read_grail.c). */
+extern const struct format format_grail;
 /* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
 extern const struct format format_full;
 

@@ -17,13 +17,11 @@
 
 #include <stdlib.h>
 
-const struct format *const formats[] = {&format_wfp1,
-					&format_packed,
-					&format_trl,
-					&format_hfdir_xor,
-					&format_hfdir_overwrite,
-					&format_full,
-					NULL};
+const struct format *const formats[] = {
+	&format_wfp1,  &format_packed, &format_trl, &format_hfdir_xor, &format_hfdir_overwrite,
+	&format_grail, &format_full, /* takes anything */
+	NULL,
+};
 
 /* What weightfs.json calls objects that say themselves what they are; "xor-zstd" is hfdir-xor. */
 static const char *const encodings[] = {"safetensors", "packed", "wfp1",  "wfp1x",

@@ -10,6 +10,7 @@
 #include "codec/scheme.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 void scheme_version_release(struct scheme_version *v)
@@ -19,6 +20,11 @@ void scheme_version_release(struct scheme_version *v)
 	free(v->files);
 	v->files = NULL;
 	v->file_count = 0;
+	for (size_t i = 0; i < v->sum_count; i++)
+		free(v->sums[i].path);
+	free(v->sums);
+	v->sums = NULL;
+	v->sum_count = 0;
 }
 
 struct json_t *scheme_json(const char *text, size_t len, struct why *why)
@@ -102,6 +108,11 @@ static int compare_text(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static int compare_sum(const void *a, const void *b)
+{
+	return strcmp(((const struct scheme_sum *)a)->path, ((const struct scheme_sum *)b)->path);
+}
+
 void scheme_files_end(struct scheme_version *v)
 {
 	size_t kept = 0;
@@ -115,6 +126,36 @@ void scheme_files_end(struct scheme_version *v)
 			v->files[kept++] = v->files[i];
 	}
 	v->file_count = kept;
+	if (v->sum_count > 0)
+		qsort(v->sums, v->sum_count, sizeof(*v->sums), compare_sum);
+}
+
+int scheme_sum(struct scheme_version *v, const char *path, enum checksum_kind kind, const char *hex,
+	       struct why *why)
+{
+	const size_t n = v->sum_count;
+	struct scheme_sum *sum;
+
+	if (hex == NULL || strlen(hex) != checksum_digits(kind) ||
+	    strspn(hex, "0123456789abcdefABCDEF") != strlen(hex))
+		return why_set(why, EBADMSG, "\"%s\" has no %s in hex", SHOWN(path),
+			       checksum_name(kind));
+	if (!path_is_plain(path))
+		return 0;
+	if ((n & (n - 1)) == 0) {
+		sum = reallocarray(v->sums, n > 0 ? 2 * n : 1, sizeof(*sum));
+		if (sum == NULL)
+			return why_set(why, ENOMEM, "out of memory");
+		v->sums = sum;
+	}
+	sum = &v->sums[n];
+	sum->kind = kind;
+	snprintf(sum->hex, sizeof(sum->hex), "%s", hex);
+	sum->path = strdup(path);
+	if (sum->path == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	v->sum_count++;
+	return 0;
 }
 
 bool scheme_matches(const char *pattern, const char *path)

@@ -22,6 +22,13 @@
 
 enum { SCHEME_FILE_MAX = 200 }; /* bytes of a name in an index */
 
+/* The checksum of a whole object. */
+struct scheme_sum {
+	char *path; /* relative to the version's directory */
+	enum checksum_kind kind;
+	char hex[CHECKSUM_HEX];
+};
+
 /* What one index says: one anchor or one delta of its version. */
 struct scheme_version {
 	bool delta;
@@ -40,6 +47,9 @@ struct scheme_version {
 		enum checksum_kind kind; /* CHECKSUM_NONE: not given */
 		char hex[CHECKSUM_HEX];
 	} state;
+	struct scheme_sum *sums; /* of objects in the directory, also of those without weights;
+				    ascending by path after scheme_files_end() */
+	size_t sum_count;
 };
 
 struct scheme {
@@ -95,6 +105,10 @@ bool scheme_number(const struct json_t *value, const char *prefix, uint64_t *out
  * no plain relative path of visible names, -ENOMEM; the sentence does not say where it stands. */
 int scheme_file(struct scheme_version *v, const char *path, struct why *why) MUST_CHECK;
 void scheme_files_end(struct scheme_version *v);
+/* Adds the sum of an object.  One that no listing shows is dropped.  -EBADMSG when `hex` is no sum
+ * of that kind, -ENOMEM. */
+int scheme_sum(struct scheme_version *v, const char *path, enum checksum_kind kind, const char *hex,
+	       struct why *why) MUST_CHECK;
 /* Does a path match a pattern whose last part may have one `*`? */
 bool scheme_matches(const char *pattern, const char *path);
 

@@ -9,7 +9,11 @@
  */
 #include "codec/schemes.h"
 
-const struct scheme *const schemes[] = {&scheme_hfdir, NULL};
+const struct scheme *const schemes[] = {
+	&scheme_grail,
+	&scheme_hfdir, /* takes any directory with weights */
+	NULL,
+};
 
 const struct scheme *scheme_find(const char *name)
 {

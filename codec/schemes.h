@@ -10,5 +10,7 @@
 
 /* Version directories of HF checkpoints and of deltas between them (codec/scheme_hfdir.c). */
 extern const struct scheme scheme_hfdir;
+/* FULL/ and DELTA/ in checkpoint directories (codec/scheme_grail.c). */
+extern const struct scheme scheme_grail;
 
 #endif
