@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of version directories: the table of words, and parsing.
+ * Names of version directories: parsing, and the words of all schemes.
  *
- * A number is decimal, of any number of digits, below 2^63; the word is all that comes before it
- * and has to be one of the table to the letter, so that "step5a" or "tmp-checkpoint-6" is none.
- * Pure, no state.
+ * The word is all that comes before the number and has to be one of a scheme's to the letter, so
+ * that "step5a" or "tmp-checkpoint-6" is none.  Pure, no state.
  */
 #include "cache/version_name.h"
 
+#include "codec/scheme.h"
+
 #include <string.h>
 
-/* In order of preference. */
-static const char *const words[VERSION_NAME_WORDS] = {
-	"weight_v",	"checkpoint-", "checkpoint_", "ckpt-",	"ckpt_",  "global_step_",
-	"global_step-", "global_step", "step_",	      "step-",	"step",	  "iter_",
-	"iteration_",	"version_",    "version-",    "epoch_", "epoch-", "v",
-};
-
-bool version_name(const char *name, size_t len, size_t *out_word, uint64_t *out_number)
+bool version_number(const char *name, size_t len, size_t *out_word_len, uint64_t *out_number)
 {
 	size_t digits = len;
 	uint64_t n = 0;
@@ -30,30 +24,43 @@ bool version_name(const char *name, size_t len, size_t *out_word, uint64_t *out_
 		if (mul_overflows(n, 10, &n) || add_overflows(n, (uint64_t)(name[i] - '0'), &n) ||
 		    n > INT64_MAX)
 			return false;
-	for (size_t i = 0; i < ARRAY_LEN(words); i++)
-		if (strlen(words[i]) == digits && memcmp(words[i], name, digits) == 0) {
-			*out_word = i;
-			*out_number = n;
+	*out_word_len = digits;
+	*out_number = n;
+	return true;
+}
+
+bool version_word(const char *const *words, const char *word, size_t len, size_t *out)
+{
+	for (size_t i = 0; words != NULL && words[i] != NULL; i++)
+		if (strlen(words[i]) == len && memcmp(words[i], word, len) == 0) {
+			*out = i;
 			return true;
 		}
 	return false;
 }
 
-bool version_name_in(const char *key, size_t *out_at, size_t *out_len, size_t *out_word,
+bool version_name(const char *name, size_t len, size_t *out_word_len, uint64_t *out_number)
+{
+	size_t at;
+
+	if (!version_number(name, len, out_word_len, out_number))
+		return false;
+	for (size_t i = 0; schemes[i] != NULL; i++)
+		if (version_word(schemes[i]->words, name, *out_word_len, &at))
+			return true;
+	return false;
+}
+
+bool version_name_in(const char *key, size_t *out_at, size_t *out_len, size_t *out_word_len,
 		     uint64_t *out_number)
 {
 	const char *at = key, *slash;
 
 	for (; (slash = strchr(at, '/')) != NULL; at = slash + 1)
-		if (version_name(at, (size_t)(slash - at), out_word, out_number)) {
+		if (version_name(at, (size_t)(slash - at), out_word_len, out_number)) {
 			*out_at = (size_t)(at - key);
 			*out_len = (size_t)(slash - at);
 			return true;
 		}
 	return false;
-}
-
-size_t version_name_word_len(size_t word)
-{
-	return strlen(words[word]);
 }

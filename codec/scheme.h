@@ -32,7 +32,8 @@ struct scheme_sum {
 /* What one index says: one anchor or one delta of its version. */
 struct scheme_version {
 	bool delta;
-	bool says_version; /* the number that the index has; the directory's must be the same */
+	bool says_version; /* delta: the number that the index has; the version's must be the same
+			    */
 	uint64_t version;
 	uint64_t base;	   /* delta: the version it applies to, below its own; 0 is --base */
 	char encoding[32]; /* delta: the name of the struct format that reads its objects;
@@ -74,13 +75,17 @@ struct scheme {
 	 * in pairs, e.g. {"patch_", ".safetensors", NULL}.  NULL: none. */
 	const char *const *files;
 	/* The text of an index by that name (one of `indexes`), of the version `number`.  Of a
-	 * single object: its pattern's first half, and the JSON of its safetensors header if
-	 * `headers`, otherwise NULL and 0.  *out is zero; what was put there is released by the
+	 * single object: "", and the JSON of its safetensors header if `headers`, otherwise NULL
+	 * and 0.  *out is zero; what was put there is released by the
 	 * caller, also after a failure.  -EBADMSG, -ENOTSUP or -ENOMEM with a sentence, which does
 	 * not repeat the object's name. */
 	int (*parse)(const char *index, uint64_t number, const char *text, size_t len,
 		     struct scheme_version *out, struct why *why);
 	bool headers;
+	/* `latest`: of directories of this word it is believed, so that a damaged one shows
+	 * nothing; NULL: others have a file of that name for purposes of their own.  And who writes
+	 * deltas with one. */
+	const char *latest_word, *latest_writer;
 };
 
 enum { SCHEME_INDEXES = 4 };

@@ -131,4 +131,6 @@ const struct scheme scheme_hfdir = {
 	.lone = "model.safetensors",
 	.signs = signs,
 	.parse = parse,
+	.latest_word = "weight_v",
+	.latest_writer = "stitch",
 };

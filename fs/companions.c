@@ -100,8 +100,10 @@ static const char *shown_name(const struct run *r, const struct state *state, en
 	const char *dir = directory_of(r, state, &len);
 
 	if (pass == PASS_BESIDE)
-		return r->base == NULL && r->lineage.directories && directories_own(key) ? NULL
-											 : key;
+		return r->base == NULL && r->lineage.directories &&
+				       directories_own(&r->directories, key)
+			       ? NULL
+			       : key;
 	return dir != NULL && strncmp(key, dir, len) == 0 ? key + len : NULL;
 }
 

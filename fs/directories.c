@@ -1,169 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a listing to the version directories in it, and to a manifest of them.
+ * From the versions in a listing to a manifest of them.
  *
- * One pass finds each directory whose name is a word that trainers use and a number; the first word
- * of the table that has a directory with weights decides, so that a folder of logs called step_5
- * changes nothing.  A second pass, upwards by number, takes each directory in: a whole checkpoint
- * starts a chain, a delta goes on with it if it applies to the version before.  One that does not
- * fit is left out with a sentence, and with it the deltas on top of it, until the next whole
+ * Upwards by number each version is taken in: a whole checkpoint starts a chain, a delta goes on
+ * with it if it applies to the version before; a version that has both gives both.  One that does
+ * not fit is left out with a sentence, and with it the deltas on top of it, until the next whole
  * checkpoint.
  *
- * What is being uploaded has no index yet: it is counted, and looked at again at the next listing.
+ * What is being uploaded lacks what its scheme writes last: it is counted, and looked at again at
+ * the next listing.
  */
 #include "fs/directories.h"
-
-#include "cache/version_name.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char index_name[] = "model.safetensors.index.json";
-static const char lone_name[] = "model.safetensors";
-
-struct found {
-	uint64_t number;
-	size_t word;
-	const struct object *first; /* in the listing */
-	size_t count;		    /* objects in it, of any depth */
-	size_t prefix;		    /* length of the directory's key, slash included */
-	const struct object *index, *lone;
-	bool weights; /* has safetensors directly in it */
-};
-
-bool directories_own(const char *key)
-{
-	uint64_t number;
-	size_t at, len, word;
-
-	return strcmp(key, "latest") == 0 || version_name_in(key, &at, &len, &word, &number);
-}
-
-/* ---- finding ---- */
-
-static bool is_weights(const char *name)
-{
-	size_t len = strlen(name);
-
-	return len > 12 && strcmp(name + len - 12, ".safetensors") == 0;
-}
-
-static void add_file(struct found *f, const struct object *o)
-{
-	const char *name = o->key + f->prefix;
-
-	f->count++;
-	if (strchr(name, '/') != NULL)
-		return;
-	if (strcmp(name, index_name) == 0)
-		f->index = o;
-	else if (strcmp(name, lone_name) == 0)
-		f->lone = o;
-	f->weights |= is_weights(name) || f->index == o;
-}
-
-/* Those directly below `prefix`; malloc'ed.  A directory's keys follow each other. */
-static int collect(const struct listing *l, const char *prefix, struct found **out, size_t *out_n)
-{
-	const size_t plen = strlen(prefix);
-	size_t n = 0, cap = 0;
-	struct found *v = NULL;
-
-	*out = NULL;
-	*out_n = 0;
-	for (size_t i = 0; i < l->count; i++) {
-		const char *key = l->v[i].key, *slash;
-		struct found f = {.first = &l->v[i]};
-
-		if (strncmp(key, prefix, plen) != 0)
-			continue;
-		slash = strchr(key + plen, '/');
-		if (slash == NULL)
-			continue;
-		f.prefix = (size_t)(slash - key) + 1;
-		if (n > 0 && v[n - 1].prefix == f.prefix &&
-		    strncmp(v[n - 1].first->key, key, f.prefix) == 0) {
-			add_file(&v[n - 1], &l->v[i]);
-			continue;
-		}
-		if (!version_name(key + plen, f.prefix - plen - 1, &f.word, &f.number))
-			continue;
-		if (n == cap) {
-			struct found *grown;
-
-			cap = cap > 0 ? 2 * cap : 64;
-			grown = realloc(v, cap * sizeof(*v));
-			if (grown == NULL) {
-				free(v);
-				return -ENOMEM;
-			}
-			v = grown;
-		}
-		add_file(&f, &l->v[i]);
-		v[n++] = f;
-	}
-	*out = v;
-	*out_n = n;
-	return 0;
-}
-
-static int compare_found(const void *a, const void *b)
-{
-	const struct found *x = a, *y = b;
-
-	if (x->number != y->number)
-		return x->number < y->number ? -1 : 1;
-	return strcmp(x->first->key, y->first->key);
-}
-
-/* Keeps the directories of one word, those with weights, by number. */
-static size_t choose(struct found *v, size_t n, const size_t *word)
-{
-	size_t best = VERSION_NAME_WORDS, kept = 0;
-
-	for (size_t i = 0; i < n; i++)
-		if (v[i].weights)
-			best = MIN(best, v[i].word);
-	if (word != NULL)
-		best = *word;
-	for (size_t i = 0; i < n; i++)
-		if (v[i].word == best && v[i].weights)
-			v[kept++] = v[i];
-	if (kept > 0)
-		qsort(v, kept, sizeof(*v), compare_found);
-	return kept;
-}
-
-static int find(struct directories *d, const struct listing *l, struct found **out, size_t *out_n)
-{
-	char prefix[sizeof(d->latest.run) + 16];
-	static const char *const tops[] = {"", "updates/"};
-	int err = 0;
-
-	*out = NULL;
-	*out_n = 0;
-	for (size_t i = 0; i < ARRAY_LEN(tops) && *out_n == 0 && err == 0; i++) {
-		free(*out);
-		snprintf(prefix, sizeof(prefix), "%s%s", tops[i], d->latest.run);
-		err = collect(l, prefix, out, out_n);
-		if (err == 0)
-			*out_n = choose(*out, *out_n, d->latest.known ? &d->latest.word : NULL);
-	}
-	return err;
-}
-
-/* ---- taking in ---- */
+/* Indexes read at once while the newest version waits for them, and in a round beside that; in one
+ * where nothing waits. */
+enum { BATCH = 256, BESIDE = 1024, ALONE = 4096 };
 
 struct maker {
 	struct directories *d;
-	struct store *store;
-	const struct listing *listing;
+	const struct dir_query *q;
 	struct manifest *m;
-	bool ignore_times;
-	int64_t below_ns;      /* when the version taken in last was finished */
-	struct identity first; /* of what the first step lies in */
-	bool broken;	       /* the version before could not be taken in, and it was said why */
+	int64_t below_ns; /* when the version taken in last was finished */
+	bool broken;	  /* the version before could not be taken in, and it was said why */
 };
 
 static void problems_release(struct directories *d)
@@ -202,7 +64,14 @@ static int add_problem(struct directories *d, const char *object, size_t len, co
 	return 0;
 }
 
-static int add_piece(struct maker *k, struct manifest_entry *e, const struct found *f,
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash != NULL ? slash + 1 : path;
+}
+
+static int add_piece(struct maker *k, struct manifest_entry *e, const struct dir_found *f,
 		     const char *file)
 {
 	const struct object *o;
@@ -211,181 +80,270 @@ static int add_piece(struct maker *k, struct manifest_entry *e, const struct fou
 
 	if (asprintf(&key, "%.*s%s", (int)f->prefix, f->first->key, file) < 0)
 		return -ENOMEM;
-	o = listing_find(k->listing, key);
-	err = manifest_entry_object(e, key, file, o != NULL ? o->size : 0);
+	o = listing_find(k->q->listing, key);
+	err = manifest_entry_object(e, key, base_name(file), o != NULL ? o->size : 0);
 	free(key);
 	return err;
 }
 
-/* Can this delta go on top of what was taken in last?  Else it is said why, once per gap. */
-static int fits(struct maker *k, const struct found *f, const struct dir_index *x, bool *out)
+/* The entry to be filled in: the next step. */
+static struct manifest_entry *next_step(struct maker *k, const struct dir_found *f)
 {
-	const struct manifest *m = k->m;
-	const bool first = m->step_count == 0;
-	const uint64_t below = first ? 0 : m->steps[m->step_count - 1].version;
+	struct manifest_entry *e = &k->m->steps[k->m->step_count++];
+
+	*e = (struct manifest_entry){.version = f->number};
+	k->m->newest = f->number;
+	return e;
+}
+
+/* A whole checkpoint without an index. */
+static int take_lone(struct maker *k, const struct dir_found *f)
+{
+	struct manifest_entry *e = next_step(k, f);
+
+	snprintf(e->encoding, sizeof(e->encoding), "hfdir");
+	k->below_ns = f->lone->mtime_ns;
+	return add_piece(k, e, f, k->d->scheme->lone);
+}
+
+/* What an index that is fine says. */
+static int take(struct maker *k, const struct dir_found *f, const struct object *o,
+		const struct dir_index *x)
+{
+	const struct scheme_version *said = &x->said;
+	const char *writer = said->writer;
+	struct manifest_entry *e = next_step(k, f);
+	int err = 0;
+
+	e->kind = said->delta ? MANIFEST_DELTA : MANIFEST_ANCHOR;
+	e->base = said->delta ? said->base : 0;
+	e->time_ns = o->mtime_ns;
+	snprintf(e->encoding, sizeof(e->encoding), "%s",
+		 said->encoding[0] != '\0' ? said->encoding : "hfdir");
+	if (k->d->latest.known && k->d->scheme->latest_writer != NULL && said->delta)
+		writer = k->d->scheme->latest_writer;
+	snprintf(e->writer, sizeof(e->writer), "%s", writer);
+	e->whole_kind = said->state.kind;
+	memcpy(e->whole, said->state.hex, sizeof(e->whole));
+	k->below_ns = MAX(k->below_ns, o->mtime_ns);
+	if (!said->delta)
+		k->below_ns = o->mtime_ns;
+	if (said->side) {
+		e->index = strdup(o->key);
+		memcpy(e->index_id, o->id.bytes, sizeof(e->index_id));
+		if (e->index == NULL)
+			return -ENOMEM;
+	}
+	for (size_t i = 0; i < said->file_count && err == 0; i++)
+		err = add_piece(k, e, f, said->files[i]);
+	if (f->file != NULL && said->file_count == 0)
+		err = manifest_entry_object(e, o->key, base_name(o->key), o->size);
+	return err;
+}
+
+/* Can this delta go on top of version `below` (NULL: there is none)?  Else it is said why, once per
+ * gap. */
+static int fits(struct maker *k, const struct dir_found *f, const struct object *o,
+		const struct dir_index *x, const uint64_t *below, bool *out)
+{
 	const bool said = k->broken;
+	const uint64_t base = x->said.base;
+	const bool stale = !k->q->ignore_times && o->mtime_ns < k->below_ns;
+	const bool joins = below != NULL && base == *below && base < f->number;
 
-	const bool stale = !k->ignore_times && f->index->mtime_ns < k->below_ns;
-
-	*out = !first && x->said.base == below && x->said.base < f->number && !stale;
+	*out = joins && !stale;
 	k->broken = !*out;
 	if (*out || said)
 		return 0;
-	if (!first && x->said.base == below && stale)
+	if (joins)
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "is older than version %llu, which it should apply to: it was "
 				   "left by an earlier run; if it was not, the times mean nothing: "
 				   "--times ignore",
-				   (unsigned long long)below);
-	if (first && x->said.base == 0)
+				   (unsigned long long)*below);
+	if (below == NULL && base == 0)
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "applies to version 0, the checkpoint that the run started "
 				   "from: name its directory with --base");
-	if (first)
+	if (below == NULL)
 		return add_problem(k->d, x->key, strlen(x->key),
 				   "applies to version %llu, which is not here, and no whole "
 				   "checkpoint comes before it",
-				   (unsigned long long)x->said.base);
+				   (unsigned long long)base);
 	return add_problem(k->d, x->key, strlen(x->key),
 			   "version %llu applies to version %llu, but the one before it here is "
 			   "%llu; the next whole checkpoint goes on",
-			   (unsigned long long)f->number, (unsigned long long)x->said.base,
-			   (unsigned long long)below);
+			   (unsigned long long)f->number, (unsigned long long)base,
+			   (unsigned long long)*below);
 }
 
-/* The entry of a directory whose index is fine, or that has none. */
-static int take(struct maker *k, const struct found *f, const struct dir_index *x)
+/* The first file of a whole checkpoint whose name another one has, in another folder; NULL. */
+static const char *double_name(const struct scheme_version *v)
 {
-	const bool delta = x != NULL && x->said.delta;
-	struct manifest_entry *e = &k->m->steps[k->m->step_count];
+	for (size_t i = 0; i < v->file_count; i++)
+		for (size_t j = 0; strchr(v->files[i], '/') != NULL && j < v->file_count; j++)
+			if (i != j && strcmp(base_name(v->files[i]), base_name(v->files[j])) == 0)
+				return v->files[i];
+	return NULL;
+}
+
+/* What one of its indexes says, if that can be used; NULL in *out: it cannot, and it was said
+ * why. */
+static int usable(struct maker *k, const struct dir_found *f, size_t i, struct dir_index **out)
+{
+	struct dir_index *x = directory_index(k->d, f, i);
+	const size_t len = x != NULL ? strlen(x->key) : 0;
+
+	*out = NULL;
+	if (x == NULL)
+		return 0;
+	k->d->again |= x->again;
+	if (x->why.err != 0)
+		return add_problem(k->d, x->key, len, "%s", x->why.text);
+	if (x->said.delta && x->said.says_version && x->said.version != f->number)
+		return add_problem(
+			k->d, x->key, len,
+			"says that it is version %llu, and lies in the directory of %llu",
+			(unsigned long long)x->said.version, (unsigned long long)f->number);
+	if (!x->said.delta && double_name(&x->said) != NULL)
+		return add_problem(k->d, x->key, len,
+				   "names two files that are called as \"%s\" is in its folder",
+				   SHOWN(double_name(&x->said)));
+	*out = x;
+	return 0;
+}
+
+static const struct object *index_object(const struct dir_found *f, size_t i)
+{
+	return f->file != NULL ? f->file : f->index[i];
+}
+
+/* Those of its indexes that are of anchors, or of deltas. */
+static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
+			const uint64_t *below, bool *io_taken)
+{
 	int err = 0;
 
-	*e = (struct manifest_entry){
-		.kind = delta ? MANIFEST_DELTA : MANIFEST_ANCHOR,
-		.version = f->number,
-		.base = delta ? x->said.base : 0,
-		.time_ns = x != NULL ? f->index->mtime_ns : 0,
-	};
-	snprintf(e->encoding, sizeof(e->encoding), "%s", delta ? x->said.encoding : "hfdir");
-	if (k->m->newest == 0)
-		k->first = x != NULL ? f->index->id : f->lone->id;
-	k->below_ns = x != NULL ? f->index->mtime_ns : f->lone->mtime_ns;
-	k->m->step_count++;
-	k->m->newest = f->number;
-	if (x == NULL)
-		return add_piece(k, e, f, lone_name);
-	for (size_t i = 0; i < x->said.file_count && err == 0; i++)
-		err = add_piece(k, e, f, x->said.files[i]);
+	for (size_t i = 0; i < SCHEME_INDEXES && err == 0; i++) {
+		struct dir_index *x;
+		bool ok = true;
+
+		if (f->file != NULL ? i > 0 : f->index[i] == NULL)
+			continue;
+		x = directory_index(k->d, f, i);
+		if (x == NULL || x->said.delta != deltas)
+			continue;
+		err = usable(k, f, i, &x);
+		if (err < 0 || x == NULL)
+			continue;
+		if (deltas && *io_taken) {
+			/* Beside a whole checkpoint it is a way from the version before, if it is
+			 * one. */
+			const bool broken = k->broken;
+
+			k->broken = true;
+			err = fits(k, f, index_object(f, i), x, below, &ok);
+			k->broken = broken;
+		} else if (deltas) {
+			err = fits(k, f, index_object(f, i), x, below, &ok);
+		}
+		if (err < 0 || !ok)
+			continue;
+		*io_taken = true;
+		k->broken = false;
+		return take(k, f, index_object(f, i), x);
+	}
 	return err;
 }
 
-static int take_in(struct maker *k, const struct found *f)
+static bool has_index(const struct dir_found *f)
+{
+	if (f->file != NULL)
+		return true;
+	for (size_t i = 0; i < SCHEME_INDEXES; i++)
+		if (f->index[i] != NULL)
+			return true;
+	return false;
+}
+
+static void count_unfinished(struct directories *d, const struct dir_found *f)
+{
+	if (d->unfinished++ > 0)
+		return;
+	snprintf(d->unfinished_name, sizeof(d->unfinished_name), "%.*s", (int)f->prefix,
+		 f->first->key);
+	d->unfinished_for = !f->marked && d->scheme->markers != NULL ? d->scheme->markers[0]
+			    : d->scheme->indexes != NULL	     ? d->scheme->indexes[0]
+								     : "index";
+}
+
+static bool is_finished(const struct dir_found *f)
+{
+	return f->marked && (has_index(f) || f->lone != NULL);
+}
+
+static int take_in(struct maker *k, const struct dir_found *f)
 {
 	const struct manifest *m = k->m;
-	struct dir_index *x = NULL;
-	bool ok = true;
-	int err = 0;
+	const bool first = m->step_count == 0;
+	const uint64_t below = first ? 0 : m->steps[m->step_count - 1].version;
+	bool taken = false;
+	int err;
 
-	if (f->index == NULL && f->lone == NULL) {
-		if (k->d->unfinished++ == 0)
-			snprintf(k->d->unfinished_name, sizeof(k->d->unfinished_name), "%.*s",
-				 (int)f->prefix, f->first->key);
+	if (!is_finished(f)) {
+		count_unfinished(k->d, f);
 		return 0;
 	}
-	if (m->step_count > 0 && m->steps[m->step_count - 1].version == f->number) {
+	if (!first && below == f->number)
 		return f->number == 0 ? 0
 				      : add_problem(k->d, f->first->key, f->prefix,
 						    "has the number %llu, as another directory; it "
 						    "is ignored",
 						    (unsigned long long)f->number);
+	if (!has_index(f)) {
+		k->broken = false;
+		return take_lone(k, f);
 	}
-	if (f->index != NULL) {
-		x = directory_index(k->d, k->store, f->index);
-		if (x == NULL)
-			return -ENOMEM;
-		k->d->again |= x->again;
-		ok = x->why.err == 0;
-		if (!ok)
-			err = add_problem(k->d, x->key, strlen(x->key), "%s", x->why.text);
-		else if (x->said.delta && x->said.says_version && x->said.version != f->number) {
-			ok = false;
-			err = add_problem(k->d, x->key, strlen(x->key),
-					  "says that it is version %llu, and lies in the "
-					  "directory of %llu",
-					  (unsigned long long)x->said.version,
-					  (unsigned long long)f->number);
-		} else if (x->said.delta) {
-			err = fits(k, f, x, &ok);
-		}
-	}
-	if (err < 0)
-		return err;
-	if (!ok) {
+	err = take_indexes(k, f, false, NULL, &taken);
+	if (err == 0)
+		err = take_indexes(k, f, true, first ? NULL : &below, &taken);
+	if (!taken)
 		k->broken = true;
-		return 0;
-	}
-	k->broken = false;
-	return take(k, f, x);
+	return err;
 }
+
+/* ---- which of them ---- */
 
 /* Version 0, where deltas begin at it. */
-static int take_base(struct maker *k, const struct found *v, size_t n, int64_t mtime_ns)
+static void take_base(struct maker *k, const struct dir_found *v, size_t n)
 {
-	struct dir_index *x;
+	if (!k->q->with_base || n == 0 || v[0].number == 0 || !is_finished(&v[0]))
+		return;
+	for (size_t i = 0; i < SCHEME_INDEXES; i++) {
+		const struct dir_index *x = directory_index(k->d, &v[0], i);
 
-	if (n == 0 || v[0].number == 0 || v[0].index == NULL)
-		return 0;
-	x = directory_index(k->d, k->store, v[0].index);
-	if (x == NULL)
-		return -ENOMEM;
-	if (x->why.err != 0 || !x->said.delta || x->said.base != 0)
-		return 0;
-	k->m->steps[k->m->step_count++] = (struct manifest_entry){
-		.kind = MANIFEST_ANCHOR, .time_ns = mtime_ns, .encoding = "base"};
-	return 0;
-}
-
-struct sweep {
-	struct dir_index **gone;
-	size_t count;
-	bool all;
-};
-
-static void collect_index(void *value, void *ctx)
-{
-	struct dir_index *x = value;
-	struct sweep *s = ctx;
-
-	if (s->all || !x->seen)
-		s->gone[s->count++] = x;
-	x->seen = false;
-}
-
-static void sweep_indexes(struct directories *d, bool all)
-{
-	struct sweep s = {.all = all};
-
-	s.gone = calloc(table_count(d->indexes) + 1, sizeof(struct dir_index *));
-	if (s.gone == NULL)
-		return; /* next time */
-	table_each(d->indexes, collect_index, &s);
-	for (size_t i = 0; i < s.count; i++) {
-		table_remove_str(d->indexes, s.gone[i]->key);
-		directory_index_free(s.gone[i]);
+		if (x == NULL || x->why.err != 0 || !x->said.delta || x->said.base != 0)
+			continue;
+		k->m->steps[k->m->step_count++] =
+			(struct manifest_entry){.kind = MANIFEST_ANCHOR,
+						.time_ns = k->q->base_mtime_ns,
+						.encoding = "base"};
+		return;
 	}
-	free(s.gone);
 }
 
 /* Up to what `latest` says.  Damaged, it changes nothing; one that was never good shows nothing. */
-static int cut(struct directories *d, struct found *v, size_t *n, struct manifest *m)
+static int cut(struct directories *d, const struct dir_found *v, size_t *n, struct manifest *m)
 {
+	const struct scheme *s = d->scheme;
 	int err = 0;
 
 	if (d->latest.why.err != 0)
 		err = add_problem(d, "latest", 6, "%s", d->latest.why.text);
 	if (!d->latest.known) {
 		/* Others have a file of that name for purposes of their own. */
-		if (d->latest.why.err != 0 && *n > 0 && v[0].word == VERSION_NAME_WEIGHT_V)
+		if (d->latest.why.err != 0 && *n > 0 && s->latest_word != NULL &&
+		    v[0].file == NULL && strcmp(s->words[v[0].rank], s->latest_word) == 0)
 			*n = 0;
 		return err;
 	}
@@ -395,51 +353,113 @@ static int cut(struct directories *d, struct found *v, size_t *n, struct manifes
 	return err;
 }
 
-static int make(struct maker *k, struct found *v, size_t n, bool with_base, int64_t base_mtime_ns)
+/* Does a chain begin here? */
+static bool is_whole(const struct directories *d, const struct dir_found *f)
 {
+	if (!is_finished(f))
+		return false;
+	if (!has_index(f))
+		return true;
+	for (size_t i = 0; i < SCHEME_INDEXES; i++) {
+		const struct dir_index *x = directory_index((struct directories *)d, f, i);
+
+		if (x != NULL && x->why.err == 0 && !x->said.delta)
+			return true;
+	}
+	return false;
+}
+
+/* Reads indexes, those first that the newest version needs.  *out_lo: the first version that can be
+ * taken in now. */
+static int read_indexes(struct maker *k, const struct dir_found *v, size_t n, size_t *out_lo)
+{
+	struct store *store = k->q->store;
+	size_t got = 0, total = 0, lo = n;
+	bool whole = false, left = false;
+	int err = 0;
+
+	*out_lo = 0;
+	if (k->q->all)
+		return directory_indexes_read(k->d, store, v, n, SIZE_MAX, &got, &left);
+	for (size_t end = n; end > 0 && !whole && err == 0;) {
+		const size_t begin = end > BATCH ? end - BATCH : 0;
+
+		err = directory_indexes_read(k->d, store, v + begin, end - begin, SIZE_MAX, &got,
+					     &left);
+		total += got;
+		for (lo = end; lo > begin && !whole; lo--)
+			whole = is_whole(k->d, &v[lo - 1]);
+		end = begin;
+	}
+	if (err == 0 && lo > 0)
+		err = directory_indexes_read(k->d, store, v, lo,
+					     total == 0	      ? ALONE
+					     : total < BESIDE ? BESIDE - total
+							      : 0,
+					     &got, &left);
+	k->d->deferred = left;
+	k->d->again |= left;
+	*out_lo = left ? lo : 0;
+	return err;
+}
+
+/* Identity of what the first finished one lies in. */
+static struct identity first_of(const struct dir_found *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (!is_finished(&v[i]))
+			continue;
+		for (size_t k = 0; k < SCHEME_INDEXES && v[i].file == NULL; k++)
+			if (v[i].index[k] != NULL)
+				return v[i].index[k]->id;
+		return v[i].file != NULL ? v[i].file->id : v[i].lone->id;
+	}
+	return (struct identity){0};
+}
+
+static int make(struct maker *k, struct dir_found *v, size_t n)
+{
+	size_t lo = 0;
 	int err = manifest_new("00000000", &k->m);
 
 	if (err < 0)
 		return err;
 	k->m->origin = MANIFEST_FOUND;
-	k->m->steps = calloc(n + 1, sizeof(*k->m->steps));
+	k->m->steps = calloc(2 * n + 1, sizeof(*k->m->steps));
 	if (k->m->steps == NULL)
 		return -ENOMEM;
 	err = cut(k->d, v, &n, k->m);
-	if (err == 0 && with_base)
-		err = take_base(k, v, n, base_mtime_ns);
-	for (size_t i = 0; i < n && err == 0; i++)
+	if (err == 0)
+		err = read_indexes(k, v, n, &lo);
+	if (err == 0 && lo == 0)
+		take_base(k, v, n);
+	for (size_t i = lo; i < n && err == 0; i++)
 		err = take_in(k, &v[i]);
 	return err;
 }
 
-int directories_find(struct directories *d, struct store *store, const struct listing *listing,
-		     bool ignore_times, bool with_base, int64_t base_mtime_ns,
-		     struct manifest **out, struct identity *out_first)
+int directories_find(struct directories *d, const struct dir_query *q, struct manifest **out,
+		     struct identity *out_first)
 {
-	struct maker k = {.d = d,
-			  .store = store,
-			  .listing = listing,
-			  .ignore_times = ignore_times,
-			  .below_ns = INT64_MIN};
-	struct found *v = NULL;
+	struct maker k = {.d = d, .q = q, .below_ns = INT64_MIN};
+	struct dir_found *v = NULL;
 	size_t n = 0;
 	int err;
 
 	problems_release(d);
 	d->unfinished = 0;
-	d->again = false;
+	d->again = d->deferred = false;
 	*out = NULL;
 	if (d->indexes == NULL)
 		d->indexes = table_new();
 	if (d->indexes == NULL)
 		return -ENOMEM;
-	directory_latest(d, store, listing);
-	err = find(d, listing, &v, &n);
+	directory_latest(d, q->store, q->listing);
+	err = directory_search(d, q->listing, &v, &n);
 	if (err == 0 && n > 0)
-		err = make(&k, v, n, with_base, base_mtime_ns);
-	*out_first = k.first;
-	sweep_indexes(d, false);
+		err = make(&k, v, n);
+	*out_first = first_of(v, n);
+	directory_indexes_sweep(d, false);
 	free(v);
 	if (err < 0)
 		manifest_free(k.m);
@@ -452,7 +472,7 @@ void directories_release(struct directories *d)
 {
 	problems_release(d);
 	if (d->indexes != NULL)
-		sweep_indexes(d, true);
+		directory_indexes_sweep(d, true);
 	table_free(d->indexes);
 	*d = (struct directories){0};
 }

@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs made of version directories: a directory per version, named by a word and a number.
+ * Runs made of version directories (or of one object per version): what a scheme (codec/scheme.h)
+ * says of the names and the indexes in them, found in a listing and put together.
  *
  *	checkpoint-100/model.safetensors, config.json, ...	a whole checkpoint
- *	step_200/model-00001-of-00002.safetensors, ..., model.safetensors.index.json
- *	weight_v000007/model-00000-of-00001.safetensors, ...	an HF-directory delta: its index
- *says delta_encoding and base_version latest
- *optional: the directory that is current
+ *	weight_v000007/model-00000-of-00001.safetensors, ...	a delta, as its index says
+ *	latest							optional: the directory that is
+ *current
  *
- * They lie at the source's root or in updates/; with a `latest` of the form RUN/weight_v000007 in
- * RUN/ or updates/RUN/.  A directory is a version when its index is there, which writers write
- * last, or else when it has a model.safetensors.  Every file that an index names must lie beside
- * it.
+ * They lie at the source's root or in another place that the scheme names; with a `latest` of the
+ * form RUN/weight_v000007 in RUN/ there.  A directory is a version when what its scheme writes last
+ * is there.  Every file that an index names must lie where it says.
  *
  * What is found becomes a manifest (fs/manifest.h), as if somebody had written it down, so that all
  * that holds of declared runs holds here, too.  A delta is taken in only if the version it applies
  * to is the one before it, and not younger; version 0 is --base.
  *
- * Sources: slime's slime/utils/disk_delta.py and SGLang's weight_sync/local_checkpoint.py
- * (weight_v), ModelExpress's docs/S3_DELTA_WEIGHT_REFIT.md (v1, v2), stitch's
- *src/stitch/stores/s3.py (updates/, latest), and what transformers, verl and others call their
- *checkpoints.
+ * An index is read once per identity, many at a time.  Of a long run those come first that the
+ * newest version needs: the versions from the newest whole checkpoint on; the others are read in
+ * later rounds, and then take their place below.
  */
 #ifndef FS_DIRECTORIES_H
 #define FS_DIRECTORIES_H
@@ -36,6 +34,7 @@ struct dir_index {
 	struct identity id;
 	bool seen;	/* since the last sweep */
 	bool again;	/* what went wrong may pass by itself */
+	bool read;	/* `why` and `said` hold */
 	struct why why; /* err 0: it is fine */
 	struct scheme_version said;
 };
@@ -44,38 +43,78 @@ struct dir_problem {
 	char *object, *text;
 };
 
+/* A version's directory, or its only object, in a listing. */
+struct dir_found {
+	uint64_t number;
+	size_t rank;		    /* of its word among the scheme's */
+	const struct object *first; /* in the listing */
+	size_t prefix;		    /* length of the directory's key, slash included */
+	const struct object *index[SCHEME_INDEXES], *lone;
+	const struct object *file; /* a version that is one object: that */
+	bool sign;		   /* it counts as a version */
+	bool marked;		   /* it has what is written last */
+};
+
 /* What is known of version directories from one listing to the next. */
 struct directories {
+	const struct scheme *forced;  /* --format; NULL: by what is there */
+	const struct scheme *scheme;  /* of the last listing; NULL: none */
 	struct table *indexes;	      /* key -> struct dir_index */
 	struct dir_problem *problems; /* of the last listing */
 	size_t problem_count;
-	size_t unfinished;	   /* directories without an index so far */
-	char unfinished_name[128]; /* one of them */
-	bool again;		   /* something may pass by itself: look soon */
+	size_t unfinished;	    /* directories without what is written last so far */
+	char unfinished_name[128];  /* one of them */
+	const char *unfinished_for; /* and that */
+	bool again;		    /* something may pass by itself: look soon */
+	bool deferred;		    /* indexes of older versions are still to be read */
 	struct {
 		struct identity id; /* of the object it was read from */
 		bool known;
 		char run[128]; /* "" or "RUN/" */
-		size_t word;
+		char word[64];
 		uint64_t version;
 		struct why why;
 	} latest;
 };
 
-/* Does the key belong to a version's directory, or is it `latest`? */
-bool directories_own(const char *key);
+struct dir_query {
+	struct store *store;
+	const struct listing *listing;
+	bool ignore_times;
+	bool with_base; /* is there a version 0 (--base), of that time? */
+	int64_t base_mtime_ns;
+	bool all; /* read every index now */
+};
 
-/* Finds them.  *out NULL: there are none.  `with_base`: is there a version 0 (--base), of that
- * time? *out_first: identity of what is first in the run.  -ENOMEM. */
-int directories_find(struct directories *d, struct store *store, const struct listing *listing,
-		     bool ignore_times, bool with_base, int64_t base_mtime_ns,
-		     struct manifest **out, struct identity *out_first) MUST_CHECK;
+/* Does the key belong to a version, or is it `latest`? */
+bool directories_own(const struct directories *d, const char *key);
+
+/* Finds them.  *out NULL: there are none.  *out_first: identity of what is first in the run.
+ * -ENOMEM. */
+int directories_find(struct directories *d, const struct dir_query *q, struct manifest **out,
+		     struct identity *out_first) MUST_CHECK;
 void directories_release(struct directories *d);
 
-/* directory_index.c: the index as it is listed, read once; NULL: out of memory. */
-struct dir_index *directory_index(struct directories *d, struct store *store,
-				  const struct object *o);
-void directory_index_free(struct dir_index *x);
+/* ---- directory_find.c ---- */
+
+/* The versions of the first scheme that has any (d->scheme, NULL: none), ascending; malloc'ed.
+ * -ENOMEM. */
+int directory_search(struct directories *d, const struct listing *l, struct dir_found **out,
+		     size_t *out_count) MUST_CHECK;
+
+/* ---- directory_index.c ---- */
+
+/* Reads those indexes of the versions that are not known as they are listed, many at once; at most
+ * `most` of them, from the last version downwards.  *out_read: how many; *out_left: are there
+ * more?  -ENOMEM. */
+int directory_indexes_read(struct directories *d, struct store *store, const struct dir_found *v,
+			   size_t n, size_t most, size_t *out_read, bool *out_left) MUST_CHECK;
+/* The i-th index of a version (of a single object: 0); NULL: it has none, or it was not read. */
+struct dir_index *directory_index(struct directories *d, const struct dir_found *f, size_t i);
+void directory_indexes_sweep(struct directories *d, bool all);
 /* Reads `latest` where it is new. */
 void directory_latest(struct directories *d, struct store *store, const struct listing *listing);
+/* The bytes of a small object, and a NUL behind them; malloc'ed. */
+int directory_text(struct store *store, const struct object *o, uint64_t max, char **out,
+		   struct why *why) MUST_CHECK;
 #endif

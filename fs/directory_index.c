@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a version's directory says of itself: model.safetensors.index.json, and `latest`.
+ * What versions say of themselves: their indexes, and `latest`.
  *
- * An index is read once per identity; what it says is for its scheme (codec/scheme.h).
+ * An index is read once per identity; what it says is for its scheme (codec/scheme.h).  Over a
+ * network each costs a round trip, so those that are new are read many at once: entries are made
+ * for them first, then filled by several threads, each its own.
  *
- * No state of its own; the run's thread.
+ * No state of its own; the run's thread, which waits for the others.
  */
 #include "cache/blob.h"
 #include "cache/fileio.h"
 #include "cache/version_name.h"
 #include "codec/safetensors.h"
 #include "fs/directories.h"
-#include "codec/schemes.h"
+#include "fs/parallel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LATEST_MAX = 1024 };
+enum { LATEST_MAX = 1024, INDEX_MAX = 64 << 20, JOBS_REMOTE = 64, JOBS_LOCAL = 4 };
 
-void directory_index_free(struct dir_index *x)
+static void index_free(struct dir_index *x)
 {
 	if (x == NULL)
 		return;
@@ -27,11 +29,8 @@ void directory_index_free(struct dir_index *x)
 	free(x);
 }
 
-/* ---- an index ---- */
-
-/* The bytes of a small object, malloc'ed. */
-static int read_whole(struct store *store, const struct object *o, uint64_t max, char **out,
-		      struct why *why)
+int directory_text(struct store *store, const struct object *o, uint64_t max, char **out,
+		   struct why *why)
 {
 	struct blob *blob = NULL;
 	char *text;
@@ -67,37 +66,203 @@ static bool is_final(int err)
 	return err == 0 || err == -EBADMSG || err == -ENOTSUP || err == -EFBIG;
 }
 
-struct dir_index *directory_index(struct directories *d, struct store *store,
-				  const struct object *o)
+/* ---- reading them ---- */
+
+struct reading {
+	struct directories *d;
+	struct store *store;
+	struct slot {
+		struct dir_index *x;
+		const struct object *o;
+		const char *index; /* as its scheme calls it */
+		uint64_t number;
+	} *v;
+	size_t count, room;
+};
+
+/* The JSON of a safetensors header, malloc'ed. */
+static int read_header(struct store *store, const struct object *o, char **out, size_t *out_len,
+		       struct why *why)
+{
+	struct blob *blob = NULL;
+	uint8_t head[8];
+	char *text = NULL;
+	uint64_t len = 0;
+	int err = o->err != 0 ? why_set(why, o->err, "cannot be used as it is listed")
+			      : blob_open(store, o, false, &blob, why);
+
+	if (err < 0)
+		return err;
+	err = o->size < 8 ? -EBADMSG : blob_read(blob, 0, head, 8);
+	if (err == 0)
+		len = load_le64(head);
+	if (err == 0 && (len > o->size - 8 || len > INDEX_MAX))
+		err = -EBADMSG;
+	if (err == 0 && (text = malloc(len + 1)) == NULL)
+		err = -ENOMEM;
+	if (err == 0)
+		err = blob_read(blob, 8, text, len);
+	blob_unref(blob);
+	if (err == 0) {
+		text[len] = '\0';
+		*out = text;
+		*out_len = len;
+		return 0;
+	}
+	free(text);
+	if (err == -EBADMSG)
+		return why_set(why, EBADMSG, "is no safetensors file: it has no header that fits");
+	return why_set(why, -err, "cannot be read");
+}
+
+static void read_one(void *ctx, size_t i)
+{
+	const struct reading *r = ctx;
+	const struct slot *s = &r->v[i];
+	const struct scheme *scheme = r->d->scheme;
+	struct dir_index *x = s->x;
+	const bool file = scheme->files != NULL && s->index == NULL;
+	size_t len = (size_t)s->o->size;
+	char *text = NULL;
+	int err = 0;
+
+	if (!file)
+		err = directory_text(r->store, s->o, INDEX_MAX, &text, &x->why);
+	else if (scheme->headers)
+		err = read_header(r->store, s->o, &text, &len, &x->why);
+	if (err == 0)
+		err = scheme->parse(file ? "" : s->index, s->number, text, text != NULL ? len : 0,
+				    &x->said, &x->why);
+	free(text);
+	x->again = !is_final(err);
+	x->read = true;
+}
+
+static const struct object *nth(const struct dir_found *f, size_t i)
+{
+	return f->file != NULL	    ? (i == 0 ? f->file : NULL)
+	       : i < SCHEME_INDEXES ? f->index[i]
+				    : NULL;
+}
+
+/* The entry as it is to be read; NULL in *out: it is known. */
+static int renew(struct directories *d, const struct object *o, struct dir_index **out)
 {
 	struct dir_index *x = table_get_str(d->indexes, o->key);
-	char *text = NULL;
-	int err;
 
-	if (x != NULL && identity_equal(&x->id, &o->id) && !x->again) {
+	*out = NULL;
+	if (x != NULL)
 		x->seen = true;
-		return x;
-	}
+	if (x != NULL && x->read && identity_equal(&x->id, &o->id) && !x->again)
+		return 0;
 	if (x != NULL) {
 		table_remove_str(d->indexes, o->key);
-		directory_index_free(x);
+		index_free(x);
 	}
 	x = calloc(1, sizeof(*x));
 	if (x == NULL)
-		return NULL;
+		return -ENOMEM;
 	x->key = strdup(o->key);
 	x->id = o->id;
 	x->seen = true;
 	if (x->key == NULL || table_put_str(d->indexes, o->key, x) < 0) {
-		directory_index_free(x);
-		return NULL;
+		index_free(x);
+		return -ENOMEM;
 	}
-	err = read_whole(store, o, MANIFEST_MAX, &text, &x->why);
-	if (err == 0)
-		err = scheme_hfdir.parse(o->key, 0, text, o->size, &x->said, &x->why);
-	free(text);
-	x->again = !is_final(err);
-	return x;
+	*out = x;
+	return 0;
+}
+
+static int add_slot(struct reading *r, const struct slot *s)
+{
+	if (r->count == r->room) {
+		const size_t room = r->room > 0 ? 2 * r->room : 64;
+		struct slot *grown = realloc(r->v, room * sizeof(*grown));
+
+		if (grown == NULL)
+			return -ENOMEM;
+		r->v = grown;
+		r->room = room;
+	}
+	r->v[r->count++] = *s;
+	return 0;
+}
+
+/* Is it known, so that nothing has to be read? */
+static bool is_known(const struct directories *d, const struct object *o)
+{
+	const struct dir_index *x = table_get_str(d->indexes, o->key);
+
+	return x != NULL && x->read && identity_equal(&x->id, &o->id) && !x->again;
+}
+
+int directory_indexes_read(struct directories *d, struct store *store, const struct dir_found *v,
+			   size_t n, size_t most, size_t *out_read, bool *out_left)
+{
+	struct reading r = {.d = d, .store = store};
+	int err = 0;
+
+	*out_left = false;
+	for (size_t i = n; i-- > 0 && err == 0;)
+		for (size_t k = 0; k < SCHEME_INDEXES && err == 0; k++) {
+			const struct object *o = nth(&v[i], k);
+			struct slot s = {.o = o, .number = v[i].number};
+
+			if (o == NULL)
+				continue;
+			if (r.count >= most && !is_known(d, o)) {
+				*out_left = true;
+				continue;
+			}
+			s.index = v[i].file == NULL ? d->scheme->indexes[k] : NULL;
+			err = renew(d, o, &s.x);
+			if (err == 0 && s.x != NULL)
+				err = add_slot(&r, &s);
+		}
+	if (err == 0 && r.count > 0)
+		parallel_for(store->remote ? JOBS_REMOTE : JOBS_LOCAL, r.count, read_one, &r);
+	*out_read = r.count;
+	free(r.v);
+	return err;
+}
+
+struct dir_index *directory_index(struct directories *d, const struct dir_found *f, size_t i)
+{
+	const struct object *o = nth(f, i);
+	struct dir_index *x = o != NULL ? table_get_str(d->indexes, o->key) : NULL;
+
+	return x != NULL && x->read ? x : NULL;
+}
+
+struct sweep {
+	struct dir_index **gone;
+	size_t count;
+	bool all;
+};
+
+static void collect_index(void *value, void *ctx)
+{
+	struct dir_index *x = value;
+	struct sweep *s = ctx;
+
+	if (s->all || !x->seen)
+		s->gone[s->count++] = x;
+	x->seen = false;
+}
+
+void directory_indexes_sweep(struct directories *d, bool all)
+{
+	struct sweep s = {.all = all};
+
+	s.gone = calloc(table_count(d->indexes) + 1, sizeof(struct dir_index *));
+	if (s.gone == NULL)
+		return; /* next time */
+	table_each(d->indexes, collect_index, &s);
+	for (size_t i = 0; i < s.count; i++) {
+		table_remove_str(d->indexes, s.gone[i]->key);
+		index_free(s.gone[i]);
+	}
+	free(s.gone);
 }
 
 /* ---- latest ---- */
@@ -105,7 +270,7 @@ struct dir_index *directory_index(struct directories *d, struct store *store,
 static bool parse_latest(struct directories *d, char *text)
 {
 	char *name;
-	size_t n = strlen(text);
+	size_t n = strlen(text), word;
 
 	while (n > 0 && strchr(" \t\r\n", text[n - 1]) != NULL)
 		text[--n] = '\0';
@@ -113,8 +278,11 @@ static bool parse_latest(struct directories *d, char *text)
 	name = name != NULL ? name + 1 : text;
 	n = (size_t)(name - text);
 	if (n >= sizeof(d->latest.run) || !path_is_safe(text) ||
-	    !version_name(name, strlen(name), &d->latest.word, &d->latest.version))
+	    !version_name(name, strlen(name), &word, &d->latest.version) ||
+	    word >= sizeof(d->latest.word))
 		return false;
+	memcpy(d->latest.word, name, word);
+	d->latest.word[word] = '\0';
 	memcpy(d->latest.run, text, n);
 	d->latest.run[n] = '\0';
 	return true;
@@ -133,7 +301,7 @@ void directory_latest(struct directories *d, struct store *store, const struct l
 	if (identity_equal(&d->latest.id, &o->id))
 		return;
 	d->latest.why = (struct why){0};
-	err = read_whole(store, o, LATEST_MAX, &text, &d->latest.why);
+	err = directory_text(store, o, LATEST_MAX, &text, &d->latest.why);
 	if (err == 0 && parse_latest(d, text))
 		d->latest.known = true;
 	else if (err == 0)

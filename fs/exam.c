@@ -146,11 +146,15 @@ static bool is_foreign(const struct cover *c, const struct delta *d)
 /* States that a published delta records. */
 static void take_states(struct exam *e, const struct delta *d)
 {
-	const char *state = st_meta(d->header, "state");
-	const char *base = st_meta(d->header, "base_state");
+	const char *state, *base;
 
-	e->has_states = d->format->native && state != NULL && base != NULL &&
-			manifest_unhex(state, e->to) == 0 && manifest_unhex(base, e->from) == 0;
+	e->has_states = false;
+	if (!d->format->native)
+		return;
+	state = st_meta(d->header, "state");
+	base = st_meta(d->header, "base_state");
+	e->has_states = state != NULL && base != NULL && manifest_unhex(state, e->to) == 0 &&
+			manifest_unhex(base, e->from) == 0;
 }
 
 static void exam_open(struct run *r, struct exam *e, const struct object *o)
@@ -380,11 +384,16 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 	return 0;
 }
 
-/* What the patch holds depends on the object, and with --base on which tensors that has. */
+/* What the patch holds depends on the object, on the index it is read with, and with --base on
+ * which tensors that has. */
 static void patch_name(const struct run *r, const struct exam *e, char out[48])
 {
+	const struct named *named = lineage_named(&r->lineage, e->key);
 	struct identity id = e->id;
 	char hex[33];
+
+	if (named != NULL && named->entry->index != NULL)
+		identity_mix(&id, named->entry->index_id, sizeof(named->entry->index_id));
 
 	if (r->base != NULL)
 		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
@@ -463,7 +472,7 @@ static bool find_link(struct run *r, struct exam *e, uint64_t number, const stru
 static int make_link(struct run *r, struct exam *e, const struct opened *opened, uint64_t number,
 		     const struct target *target, const char *name, struct why *why)
 {
-	const struct source src = blob_source(opened->blob);
+	const struct source src = opened->src;
 	const struct delta *d = opened->delta;
 	struct cachedir *cache = r->config.cache;
 	struct mapping *mapping = NULL;

@@ -18,6 +18,7 @@ struct generation {
 	uint64_t version;
 	char lineage[9]; /* 8 hex digits, or "" for version 0 (the base alone) */
 	char format[32]; /* "TRL v3 (gap_delta)" */
+	char writer[24]; /* of version directories: who writes them so; "": not known */
 	int64_t mtime_ns;
 	struct state *state; /* NULL: no weights yet, only companions */
 	struct node *root;   /* the tree: weights, index, companions */

@@ -37,6 +37,7 @@
 
 #include "codec/base.h"
 #include "codec/buf.h"
+#include "codec/checksum.h"
 
 #define MANIFEST_KEY "weightfs.json"
 
@@ -63,6 +64,12 @@ struct manifest_entry {
 	char encoding[32];
 	struct manifest_object *objects;
 	size_t object_count;
+	/* Of version directories only: */
+	char writer[24];	       /* who writes it so, for people; "": not known */
+	enum checksum_kind whole_kind; /* hash of the bytes of all tensors in order of names */
+	char whole[CHECKSUM_HEX];
+	char *index;	      /* owned: key of the index that its objects are read with, or NULL */
+	uint8_t index_id[16]; /* and its identity */
 };
 
 enum manifest_origin {

@@ -44,6 +44,7 @@ void manifest_entry_release(struct manifest_entry *e)
 		free(e->objects[i].file);
 	}
 	free(e->objects);
+	free(e->index);
 	*e = (struct manifest_entry){0};
 }
 
@@ -52,6 +53,9 @@ static int entry_copy(const struct manifest_entry *e, struct manifest_entry *out
 	*out = *e;
 	out->objects = NULL;
 	out->object_count = 0;
+	out->index = e->index != NULL ? strdup(e->index) : NULL;
+	if (e->index != NULL && out->index == NULL)
+		return -ENOMEM;
 	for (size_t i = 0; i < e->object_count; i++)
 		if (manifest_entry_object(out, e->objects[i].key, e->objects[i].file,
 					  e->objects[i].size) < 0) {

@@ -6,19 +6,31 @@
  * values say), and the header of a large model takes a tenth of a second to parse.  A few are
  * enough, since the questions about one object come close together; the budget bounds what they
  * hold, and nothing is kept from one round to the next.
+ *
+ * What a reader of a format wants beside the object is put together here: the text of its index,
+ * and of an object that is one zstd frame what comes out of it.  That is unpacked in one stream
+ * into a file of the cache directory, which is gone with the opened object; memory is bounded, and
+ * so is the file, since a frame may say anything.
  */
 #include "fs/run_internal.h"
+
+#include "cache/fileio.h"
+#include "codec/frame.h"
 
 #include <stdlib.h>
 
 /* Header bytes that may be held besides the ones in use. */
 static const uint64_t budget = 40u << 20;
 
+enum { UNPACKED_SPARE = 256 << 20, UNPACKED_RATIO = 64 };
+
 static void opened_free(struct opened *o)
 {
 	if (o == NULL)
 		return;
 	delta_free(o->delta);
+	if (o->fd >= 0)
+		cachedir_abort(o->cache, o->fd);
 	blob_unref(o->blob);
 	free(o);
 }
@@ -56,35 +68,123 @@ int opened_try(struct run *r, const struct object *object, struct why *why)
 	return err;
 }
 
-/* The format that weightfs.json or a directory's index says of a delta; NULL: the object itself
+/* The format that weightfs.json or a version's index says of an object; NULL: the object itself
  * does. */
 static const char *said_format(const struct run *r, const struct object *o)
 {
 	const struct named *n = lineage_named(&r->lineage, o->key);
+	const char *said = n != NULL ? n->entry->encoding : "";
 
-	if (n == NULL || n->entry->kind == MANIFEST_ANCHOR)
-		return NULL;
-	if (strcmp(n->entry->encoding, "xor-zstd") == 0)
-		return "hfdir-xor";
-	return strncmp(n->entry->encoding, "hfdir-", 6) == 0 ? n->entry->encoding : NULL;
+	if (n != NULL && n->entry->kind != MANIFEST_ANCHOR && strcmp(said, "xor-zstd") == 0)
+		said = "hfdir-xor";
+	return format_named(said) != NULL ? said : NULL;
+}
+
+/* The text of its index, where the format wants it: malloc'ed, or NULL. */
+static int read_side(struct run *r, const struct object *object, struct side *out, char **out_text,
+		     struct why *why)
+{
+	const struct named *n = lineage_named(&r->lineage, object->key);
+	const struct object *index;
+	int err;
+
+	*out_text = NULL;
+	if (n == NULL || n->entry->index == NULL)
+		return 0;
+	index = listing_find(&r->current->listing, n->entry->index);
+	if (index == NULL)
+		return why_set(why, ESTALE, "its index %s is gone", SHOWN(n->entry->index));
+	err = directory_text(r->config.store, index, MANIFEST_MAX, out_text, why);
+	if (err < 0)
+		return why_prefix(why, "its index %s", SHOWN(n->entry->index));
+	*out = (struct side){*out_text, index->size};
+	return 0;
+}
+
+/* ---- objects that are one zstd frame ---- */
+
+/* No delta is packed better than that, but a bomb is. */
+static uint64_t most_unpacked(uint64_t size)
+{
+	return size > (UINT64_MAX - UNPACKED_SPARE) / UNPACKED_RATIO
+		       ? UINT64_MAX
+		       : UNPACKED_SPARE + size * UNPACKED_RATIO;
+}
+
+/* Into a file of the cache directory that has no name, or of memory where that cannot be. */
+static int unpack(struct run *r, struct opened *o, struct why *why)
+{
+	const struct block_range all = {0, o->blob->size};
+	const struct source packed = blob_source(o->blob);
+	struct cachedir *cache = r->config.cache;
+	struct sink sink = sink_fd(&o->fd);
+	uint64_t size = 0;
+	int err = cachedir_create(cache, &o->fd);
+
+	if (err < 0) {
+		o->fd = -1;
+		return why_set(why, -err, "no file for it can be made in the cache directory");
+	}
+	o->cache = cache;
+	blob_want(o->blob, &all, 1);
+	err = frame_unpack(&packed, most_unpacked(o->blob->size), &sink, &size, why);
+	if (err < 0 && cachedir_spill(cache, o->fd, err)) {
+		if (why != NULL)
+			*why = (struct why){0};
+		err = frame_unpack(&packed, most_unpacked(o->blob->size), &sink, &size, why);
+	}
+	if (err == 0) {
+		err = source_fd(o->fd, &o->src);
+		if (err < 0)
+			why_set(why, -err, "it cannot be read again");
+	}
+	return err;
+}
+
+static int unframe(struct run *r, struct opened *o, const char *name, struct why *why)
+{
+	const struct format *format = name != NULL ? format_named(name) : NULL;
+	bool framed = false;
+	int err = 0;
+
+	o->src = blob_source(o->blob);
+	if (format == NULL || format->framed == FRAMED_NEVER)
+		return 0;
+	framed = format->framed == FRAMED_ALWAYS;
+	if (!framed)
+		err = frame_probe(&o->src, &framed);
+	if (err < 0)
+		return why_set(why, -err, "cannot be read");
+	return framed ? unpack(r, o, why) : 0;
 }
 
 static int opened_new(struct run *r, const struct object *object, struct opened **out,
 		      struct why *why)
 {
+	const char *name = said_format(r, object);
+	struct side side = {NULL, 0};
 	struct opened *o;
-	struct source src;
+	char *text = NULL;
 	int err;
 
 	o = calloc(1, sizeof(*o));
 	if (o == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	o->id = object->id;
+	o->fd = -1;
 	err = open_settled(r, object, &o->blob, why);
-	if (err == 0) {
-		src = blob_source(o->blob);
-		err = delta_open_as(&src, said_format(r, object), NULL, &o->delta, why);
-	}
+	if (err == 0)
+		err = read_side(r, object, &side, &text, why);
+	if (err == 0)
+		err = unframe(r, o, name, why);
+	if (err == 0)
+		err = delta_open_as(&o->src, name, text != NULL ? &side : NULL, &o->delta, why);
+	if (err == 0 && o->fd >= 0 && o->delta->full > 0)
+		err = why_set(why, ENOTSUP,
+			      "is compressed as a whole and has a whole tensor (\"%s\"); such a "
+			      "tensor has to be in a file that is not compressed",
+			      SHOWN(o->delta->parts[0].name));
+	free(text);
 	if (err < 0) {
 		opened_free(o);
 		return err;
@@ -106,7 +206,7 @@ static void make_room(struct run *r)
 			opened_free(o);
 			continue;
 		}
-		held += o->delta->header->length;
+		held += o->delta->header != NULL ? o->delta->header->length : 0;
 		r->opened[kept++] = o;
 	}
 	r->opened_count = kept;

@@ -146,6 +146,8 @@ struct identity declared_identity(const struct run *r, const struct named *named
 		identity_mix(&id, base, sizeof(e->state));
 	identity_mix(&id, e->encoding, strlen(e->encoding));
 	identity_mix(&id, &named->size, sizeof(named->size));
+	if (e->index != NULL)
+		identity_mix(&id, e->index_id, sizeof(e->index_id));
 	return id;
 }
 

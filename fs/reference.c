@@ -431,7 +431,7 @@ static int take_opened(struct run *r, const struct object *o, struct layout_inpu
 
 	if (err < 0)
 		return err;
-	if (opened->delta->original != NULL) {
+	if (opened->delta->original != NULL || opened->delta->header == NULL) {
 		opened_put(opened);
 		return 1;
 	}

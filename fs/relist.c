@@ -50,15 +50,21 @@ static void update_label(struct run *r, const struct lineage *now)
 /* Version directories, where there is nothing else. */
 static int order_directories(struct run *r, const struct listing *listing, struct lineage *out)
 {
+	const struct dir_query q = {
+		.store = r->config.store,
+		.listing = listing,
+		.ignore_times = r->config.ignore_times,
+		.with_base = r->base != NULL,
+		.base_mtime_ns = r->base != NULL ? r->base->mtime_ns : 0,
+		.all = r->config.history == NULL,
+	};
 	struct manifest *m = NULL;
 	struct identity first;
 	int err;
 
 	if (out->step_count > 0 || out->stray_count > 0)
 		return 0;
-	err = directories_find(&r->directories, r->config.store, listing, r->config.ignore_times,
-			       r->base != NULL, r->base != NULL ? r->base->mtime_ns : 0, &m,
-			       &first);
+	err = directories_find(&r->directories, &q, &m, &first);
 	if (err < 0 || m == NULL)
 		return err;
 	lineage_release(out);

@@ -175,6 +175,7 @@ static bool fill(struct run *r, struct version_info *v, const struct pieces *p, 
 	memcpy(v->lineage, r->label, sizeof(v->lineage));
 	if (p->entry != NULL) {
 		memcpy(v->encoding, p->entry->encoding, sizeof(v->encoding));
+		memcpy(v->writer, p->entry->writer, sizeof(v->writer));
 		v->has_state = lineage_is_declared(&r->lineage);
 		if (v->has_state)
 			memcpy(v->state_hash, p->entry->state, sizeof(v->state_hash));
@@ -365,10 +366,10 @@ static bool note_unfinished(const struct run *r, struct run_report *p)
 	if (r->lineage.own == NULL || d->unfinished == 0)
 		return true;
 	if (asprintf(&p->notes[p->note_count],
-		     "%zu director%s not finished: %s has weights and no " LAYOUT_INDEX_NAME
-		     " yet, which is written last",
+		     "%zu director%s not finished: %s has weights and no %s yet, which is written "
+		     "last",
 		     d->unfinished, d->unfinished == 1 ? "y is" : "ies are",
-		     SHOWN(d->unfinished_name)) < 0)
+		     SHOWN(d->unfinished_name), d->unfinished_for) < 0)
 		return false;
 	p->note_count++;
 	return true;

@@ -149,6 +149,17 @@ static const char *plan_format(struct run *r, const struct plan *p)
 	return format;
 }
 
+/* And who writes it so. */
+static void set_writer(const struct run *r, const struct plan *p, struct generation *g)
+{
+	const struct step *last = &r->lineage.steps[p->last];
+	const struct manifest_entry *e = last->delta.entry != NULL && p->last > p->base
+						 ? last->delta.entry
+						 : last->anchor.entry;
+
+	snprintf(g->writer, sizeof(g->writer), "%s", e != NULL ? e->writer : "");
+}
+
 /* Plans and assembles the newest whole version not above limit; an object that turns out bad on the
  * way is marked, and the next plan goes without it. */
 static int plan_and_assemble(struct run *r, uint64_t limit, struct plan *p, struct state **out,
@@ -242,6 +253,7 @@ static int publish_state(struct run *r, const struct plan *p, struct state *stat
 
 	if (err < 0)
 		return err;
+	set_writer(r, p, g);
 	err = publish(r, g);
 	if (err == 0) {
 		r->last_mtime_ns = mtime;
@@ -270,6 +282,7 @@ static int follow_companions(struct run *r)
 		return err;
 	/* Another run may have begun that has nothing to show yet. */
 	memcpy(g->lineage, r->newest->lineage, sizeof(g->lineage));
+	memcpy(g->writer, r->newest->writer, sizeof(g->writer));
 	err = publish(r, g);
 	generation_unref(g);
 	return err;
@@ -378,8 +391,10 @@ static void backfill(struct run *r)
 	struct state *state = NULL;
 	struct why why = {0};
 	struct plan p;
+	int err = -EAGAIN;
 
-	if (r->backfill == 0)
+	/* Older versions may not be known yet. */
+	if (r->backfill == 0 || (r->lineage.own != NULL && r->directories.deferred))
 		return;
 	if (r->config.history == NULL || r->backfilled >= r->config.keep ||
 	    plan_and_assemble(r, r->backfill - 1, &p, &state, &why) < 0) {
@@ -387,8 +402,11 @@ static void backfill(struct run *r)
 		return;
 	}
 	if (assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
-			  &g) == 0 &&
-	    history_add_older(r->config.history, g) == 0) {
+			  &g) == 0) {
+		set_writer(r, &p, g);
+		err = history_add_older(r->config.history, g);
+	}
+	if (err == 0) {
 		r->backfill = state->version;
 		r->backfilled++;
 	} else {
@@ -549,6 +567,8 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 	}
 	err = assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
 			    out);
+	if (err == 0)
+		set_writer(r, &p, *out);
 	state_unref(state);
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }

@@ -66,7 +66,8 @@ struct version_info {
 	int64_t mtime_ns;
 	char lineage[9];
 	char format[32];
-	char encoding[32]; /* as weightfs.json says, or "" */
+	char encoding[32]; /* as weightfs.json or a directory's index says, or "" */
+	char writer[24];   /* of version directories: who writes them so, or "" */
 	bool has_state;	   /* the hash of the version's state is recorded (fs/manifest.h) */
 	uint8_t state_hash[16];
 	char *problem; /* sentence, or NULL */

@@ -115,6 +115,9 @@ struct opened { /* an object with its header parsed, see opened.c */
 	int uses;
 	struct identity id;
 	struct blob *blob;
+	struct source src; /* the object, or what it is when unpacked */
+	struct cachedir *cache;
+	int fd; /* of that, or -1 */
 	struct delta *delta;
 };
 

@@ -86,6 +86,8 @@ static void line_version(const struct view *v, struct buf *out)
 		buf_addf(out, ", lineage %s", g->lineage);
 	if (g->format[0] != '\0')
 		buf_addf(out, ", %s", g->format);
+	if (g->writer[0] != '\0')
+		buf_addf(out, " (%s)", g->writer);
 	buf_addstr(out, ", ");
 	human_time(out, v->now_real - g->mtime_ns);
 	buf_addstr(out, " old");
@@ -393,6 +395,7 @@ static void put_generation(const struct view *v, json_t *root)
 	put(root, "anchor", g != NULL ? number_json(g->state->anchor) : json_null());
 	put(root, "deltas", g != NULL ? number_json(g->state->deltas) : json_null());
 	put(root, "format", g != NULL && g->format[0] != '\0' ? text_json(g->format) : json_null());
+	put(root, "writer", g != NULL && g->writer[0] != '\0' ? text_json(g->writer) : json_null());
 }
 
 void status_json(struct stack *s, struct buf *out)

@@ -92,6 +92,8 @@ static void fill_row(struct row *row, const struct version_info *info, int64_t n
 		buf_addstr(&row->cell[DENSITY], "-");
 	human_bytes(&row->cell[BYTES], info->bytes);
 	buf_addstr(&row->cell[ENCODING], info->encoding);
+	if (info->writer[0] != '\0')
+		buf_addf(&row->cell[ENCODING], " (%s)", info->writer);
 	human_time(&row->cell[AGE], now - info->mtime_ns);
 	buf_addstr(&row->cell[LINEAGE], info->lineage[0] != '\0' ? info->lineage : "-");
 	buf_addstr(&row->cell[STATE], version_state_name(info->state));
@@ -152,7 +154,7 @@ static json_t *version_json(const struct version_info *info)
 	bool density = counted && info->elements > 0;
 
 	return json_pack(
-		"{s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:I, s:f, s:s?, s:s?, s:s?, s:s?, s:I}",
+		"{s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:I, s:f, s:s?, s:s?, s:s?, s:s?, s:s?, s:I}",
 		"version", (json_int_t)info->number, "object", info->key, "kind",
 		version_kind_name(info->kind), "state", version_state_name(info->state), "changed",
 		counted ? json_integer((json_int_t)info->changed) : json_null(), "elements",
@@ -161,7 +163,8 @@ static json_t *version_json(const struct version_info *info)
 		"bytes", (json_int_t)info->bytes, "mtime", (double)info->mtime_ns / NSEC_PER_SEC,
 		"lineage", info->lineage[0] != '\0' ? info->lineage : NULL, "format",
 		info->format[0] != '\0' ? info->format : NULL, "problem", info->problem, "encoding",
-		info->encoding[0] != '\0' ? info->encoding : NULL, "objects",
+		info->encoding[0] != '\0' ? info->encoding : NULL, "writer",
+		info->writer[0] != '\0' ? info->writer : NULL, "objects",
 		(json_int_t)info->objects);
 }
 

@@ -109,8 +109,7 @@ static bool find_ends(const struct listing *l, struct ends *e)
 				return false;
 			e->last[d] = i; /* the listing is sorted */
 		} else if (version_name_in(key, &at, &len, &word, &number)) {
-			if (!add_to_series(e, l, i, at + version_name_word_len(word), at + len + 1,
-					   number))
+			if (!add_to_series(e, l, i, at + word, at + len + 1, number))
 				return false;
 		} else {
 			others++;

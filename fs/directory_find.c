@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which scheme a listing is of, and the versions in it.
+ *
+ * One pass over the listing for each scheme and place, until one has a version: a directory whose
+ * name is one of the scheme's words and a number, and in which one of the scheme's signs lies, or
+ * an object of such a name.  So a folder of logs called step_5 changes nothing.  The first word
+ * that has a version decides; a run has one.
+ *
+ * Names only: nothing is read here.  The run's thread.
+ */
+#include "fs/directories.h"
+
+#include "cache/version_name.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A single object's name: what stands before the number, and after it. */
+static bool file_number(const struct scheme *s, const char *name, size_t *out_rank,
+			uint64_t *out_number)
+{
+	for (size_t i = 0; s->files != NULL && s->files[i] != NULL; i += 2) {
+		const size_t before = strlen(s->files[i]), after = strlen(s->files[i + 1]);
+		const size_t len = strlen(name);
+		size_t word;
+
+		if (len > before + after && strncmp(name, s->files[i], before) == 0 &&
+		    strcmp(name + len - after, s->files[i + 1]) == 0 &&
+		    version_number(name, len - after, &word, out_number) && word == before) {
+			*out_rank = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool owns(const struct scheme *s, const char *key)
+{
+	const char *name = key, *slash;
+	size_t rank, word;
+	uint64_t number;
+
+	for (slash = strchr(key, '/'); slash != NULL; slash = strchr(name, '/')) {
+		if (version_number(name, (size_t)(slash - name), &word, &number) &&
+		    version_word(s->words, name, word, &rank))
+			return true;
+		name = slash + 1;
+	}
+	return file_number(s, name, &rank, &number);
+}
+
+bool directories_own(const struct directories *d, const char *key)
+{
+	const struct scheme *s = d->scheme != NULL ? d->scheme : scheme_find("hfdir");
+
+	return strcmp(key, "latest") == 0 || (s != NULL && owns(s, key));
+}
+
+/* ---- one scheme ---- */
+
+static bool matches_any(const char *const *patterns, const char *name)
+{
+	for (size_t i = 0; patterns != NULL && patterns[i] != NULL; i++)
+		if (scheme_matches(patterns[i], name))
+			return true;
+	return false;
+}
+
+static void add_file(const struct scheme *s, struct dir_found *f, const struct object *o)
+{
+	const char *name = o->key + f->prefix;
+
+	for (size_t i = 0; s->indexes != NULL && s->indexes[i] != NULL && i < SCHEME_INDEXES; i++)
+		if (strcmp(name, s->indexes[i]) == 0)
+			f->index[i] = o;
+	if (s->lone != NULL && strcmp(name, s->lone) == 0)
+		f->lone = o;
+	f->sign |= matches_any(s->signs, name);
+	f->marked |= matches_any(s->markers, name);
+}
+
+struct finds {
+	struct dir_found *v;
+	size_t count, room;
+};
+
+static int add_found(struct finds *a, const struct dir_found *f)
+{
+	if (a->count == a->room) {
+		const size_t room = a->room > 0 ? 2 * a->room : 64;
+		struct dir_found *grown = realloc(a->v, room * sizeof(*grown));
+
+		if (grown == NULL)
+			return -ENOMEM;
+		a->v = grown;
+		a->room = room;
+	}
+	a->v[a->count++] = *f;
+	return 0;
+}
+
+/* Those directly below `prefix`.  A directory's keys follow each other. */
+static int collect(const struct scheme *s, const struct listing *l, const char *prefix,
+		   struct finds *out)
+{
+	const size_t plen = strlen(prefix);
+	const char *other = NULL; /* the directory looked at last, when it is none of them */
+	size_t other_len = 0;
+	int err = 0;
+
+	out->count = 0;
+	for (size_t i = 0; i < l->count && err == 0; i++) {
+		const char *key = l->v[i].key, *slash;
+		struct dir_found f = {.first = &l->v[i]}, *last;
+		size_t word;
+
+		if (strncmp(key, prefix, plen) != 0)
+			continue;
+		last = out->count > 0 ? &out->v[out->count - 1] : NULL;
+		if (last != NULL && last->file == NULL &&
+		    strncmp(last->first->key, key, last->prefix) == 0) {
+			add_file(s, last, &l->v[i]);
+			continue;
+		}
+		if (other != NULL && strncmp(other, key, other_len) == 0)
+			continue;
+		slash = strchr(key + plen, '/');
+		if (slash == NULL) {
+			f.prefix = plen;
+			f.file = &l->v[i];
+			f.sign = f.marked = true;
+			if (file_number(s, key + plen, &f.rank, &f.number))
+				err = add_found(out, &f);
+			continue;
+		}
+		f.prefix = (size_t)(slash - key) + 1;
+		if (!version_number(key + plen, f.prefix - plen - 1, &word, &f.number) ||
+		    !version_word(s->words, key + plen, word, &f.rank)) {
+			other = key;
+			other_len = f.prefix;
+			continue;
+		}
+		f.marked = s->markers == NULL;
+		add_file(s, &f, &l->v[i]);
+		err = add_found(out, &f);
+	}
+	return err;
+}
+
+static int compare_found(const void *a, const void *b)
+{
+	const struct dir_found *x = a, *y = b;
+
+	if (x->number != y->number)
+		return x->number < y->number ? -1 : 1;
+	return strcmp(x->first->key, y->first->key);
+}
+
+/* Keeps those of one word, by number. */
+static void choose(const struct directories *d, const struct scheme *s, struct finds *a)
+{
+	size_t best = SIZE_MAX, kept = 0;
+
+	for (size_t i = 0; i < a->count; i++)
+		if (a->v[i].sign)
+			best = MIN(best, a->v[i].rank);
+	if (d->latest.known &&
+	    !version_word(s->words, d->latest.word, strlen(d->latest.word), &best))
+		best = SIZE_MAX;
+	for (size_t i = 0; i < a->count; i++)
+		if (a->v[i].rank == best && a->v[i].sign)
+			a->v[kept++] = a->v[i];
+	a->count = kept;
+	if (kept > 0)
+		qsort(a->v, kept, sizeof(*a->v), compare_found);
+}
+
+static int search(struct directories *d, const struct scheme *s, const struct listing *l,
+		  struct finds *out)
+{
+	static const char *const usual[] = {"", "updates/", NULL};
+	const char *const *under = s->under != NULL ? s->under : usual;
+	char prefix[sizeof(d->latest.run) + 64];
+	int err = 0;
+
+	out->count = 0;
+	for (size_t i = 0; under[i] != NULL && out->count == 0 && err == 0; i++) {
+		snprintf(prefix, sizeof(prefix), "%s%s", under[i], d->latest.run);
+		err = collect(s, l, prefix, out);
+		if (err == 0)
+			choose(d, s, out);
+	}
+	return err;
+}
+
+int directory_search(struct directories *d, const struct listing *l, struct dir_found **out,
+		     size_t *out_count)
+{
+	const struct scheme *found = NULL;
+	struct finds a = {0};
+	int err = 0;
+
+	for (size_t i = 0; schemes[i] != NULL && found == NULL && err == 0; i++) {
+		if (d->forced != NULL && d->forced != schemes[i])
+			continue;
+		err = search(d, schemes[i], l, &a);
+		if (err == 0 && a.count > 0)
+			found = schemes[i];
+	}
+	if (err < 0) {
+		free(a.v);
+		return err;
+	}
+	if (found != d->scheme)
+		directory_indexes_sweep(d, true); /* they were read as something else */
+	d->scheme = found;
+	*out = a.v;
+	*out_count = a.count;
+	return 0;
+}
