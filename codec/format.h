@@ -39,10 +39,12 @@ struct part {
 	enum checksum_kind checksum_kind;
 };
 
-/* What stands beside an object and says more of it: the text of its index. */
+/* What stands beside an object and says more of it: the text of its index, and what the object is
+ * called there. */
 struct side {
 	const char *text;
 	size_t len;
+	const char *file;
 };
 
 /* struct delta's `encoding` of a native object: patches that can be used as they are, or that have

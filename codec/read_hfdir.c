@@ -171,8 +171,8 @@ static int sift_window(struct batch *b, struct patch_writer *writer, const uint8
 	}
 }
 
-static int xor_encode(const struct delta *delta, const struct part *part, const struct source *src,
-		      struct patch_writer *writer, uint64_t numel, struct why *why)
+int xor_encode(const struct delta *delta, const struct part *part, const struct source *src,
+	       struct patch_writer *writer, uint64_t numel, struct why *why)
 {
 	const unsigned width = patch_writer_width(writer);
 	uint8_t *window = malloc(OUT_WINDOW);

@@ -18,6 +18,10 @@ extern const struct format format_packed;
 extern const struct format format_hfdir_xor, format_hfdir_overwrite;
 /* Deltas of grail, unpacked (codec/read_grail.c). */
 extern const struct format format_grail;
+/* Payload files of SkyRL's deltas (codec/read_skyrl.c). */
+extern const struct format format_skyrl;
+/* prime-rl's sparse patches, new and old (codec/read_primerl.c). */
+extern const struct format format_primerl, format_primerl_old;
 /* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
 extern const struct format format_full;
 
@@ -35,5 +39,10 @@ int64_t meta_number(const struct st_header *header, const char *key);
 
 /* Room for `count` parts in delta->parts (zeroed); -ENOMEM with a sentence. */
 int delta_reserve(struct delta *delta, size_t count, struct why *why) MUST_CHECK;
+
+/* struct format's encode() of parts that are one zstd frame of the whole tensor's bytes XOR its old
+ * ones (codec/read_hfdir.c). */
+int xor_encode(const struct delta *delta, const struct part *part, const struct source *src,
+	       struct patch_writer *writer, uint64_t numel, struct why *why) MUST_CHECK;
 
 #endif

@@ -18,8 +18,16 @@
 #include <stdlib.h>
 
 const struct format *const formats[] = {
-	&format_wfp1,  &format_packed, &format_trl, &format_hfdir_xor, &format_hfdir_overwrite,
-	&format_grail, &format_full, /* takes anything */
+	&format_wfp1,
+	&format_packed,
+	&format_trl,
+	&format_hfdir_xor,
+	&format_hfdir_overwrite,
+	&format_grail,
+	&format_skyrl,
+	&format_primerl,
+	&format_primerl_old,
+	&format_full, /* takes anything */
 	NULL,
 };
 

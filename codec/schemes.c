@@ -10,7 +10,7 @@
 #include "codec/schemes.h"
 
 const struct scheme *const schemes[] = {
-	&scheme_grail,
+	&scheme_grail, &scheme_skyrl, &scheme_primerl,
 	&scheme_hfdir, /* takes any directory with weights */
 	NULL,
 };

@@ -12,5 +12,9 @@
 extern const struct scheme scheme_hfdir;
 /* FULL/ and DELTA/ in checkpoint directories (codec/scheme_grail.c). */
 extern const struct scheme scheme_grail;
+/* SkyRL's deltas with a manifest (codec/read_skyrl.c). */
+extern const struct scheme scheme_skyrl;
+/* prime-rl's broadcasts (codec/scheme_primerl.c). */
+extern const struct scheme scheme_primerl;
 
 #endif

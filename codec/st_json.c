@@ -7,7 +7,9 @@
  * surrogate pairs, control bytes) when it is passed, so that unescaping it later cannot fail.
  *
  * JSON that no header can hold (floats, negative numbers, true, false, null, nesting) is refused
- * at its first byte rather than parsed: nothing in a header is skipped unseen.
+ * at its first byte rather than parsed: nothing in a header is skipped unseen.  st_json_skip() is
+ * for other texts; it checks what it passes as completely, and remembers in a bit for each level
+ * whether that is an object or an array.
  */
 #include "codec/st_json.h"
 
@@ -15,12 +17,13 @@
 
 void st_json_init(struct st_json *j, const char *text, size_t len, struct why *why)
 {
-	*j = (struct st_json){.begin = text, .at = text, .end = text + len, .why = why};
+	*j = (struct st_json){
+		.begin = text, .at = text, .end = text + len, .why = why, .what = "header"};
 }
 
 static int bad_at(struct st_json *j, const char *at, const char *what)
 {
-	return why_set(j->why, EBADMSG, "byte %zu of the header: %s", (size_t)(at - j->begin),
+	return why_set(j->why, EBADMSG, "byte %zu of the %s: %s", (size_t)(at - j->begin), j->what,
 		       what);
 }
 
@@ -29,11 +32,11 @@ static int unexpected(struct st_json *j, const char *expected)
 	char one[8];
 
 	if (j->at == j->end)
-		return why_set(j->why, EBADMSG,
-			       "byte %zu of the header: expected %s, found its end",
-			       (size_t)(j->at - j->begin), expected);
-	return why_set(j->why, EBADMSG, "byte %zu of the header: expected %s, found '%s'",
-		       (size_t)(j->at - j->begin), expected, printable(one, sizeof(one), j->at, 1));
+		return why_set(j->why, EBADMSG, "byte %zu of the %s: expected %s, found its end",
+			       (size_t)(j->at - j->begin), j->what, expected);
+	return why_set(j->why, EBADMSG, "byte %zu of the %s: expected %s, found '%s'",
+		       (size_t)(j->at - j->begin), j->what, expected,
+		       printable(one, sizeof(one), j->at, 1));
 }
 
 size_t st_json_pos(struct st_json *j)
@@ -230,11 +233,12 @@ static int bad_number(struct st_json *j, const char *what)
 	while (j->at + len < j->end && j->at[len] != '\0' &&
 	       strchr("+-.0123456789eE", j->at[len]) != NULL)
 		len++;
-	return why_set(j->why, EBADMSG, "byte %zu of the header: number %s %s",
-		       (size_t)(j->at - j->begin), printable(text, sizeof(text), j->at, len), what);
+	return why_set(j->why, EBADMSG, "byte %zu of the %s: number %s %s",
+		       (size_t)(j->at - j->begin), j->what,
+		       printable(text, sizeof(text), j->at, len), what);
 }
 
-int st_json_uint(struct st_json *j, uint64_t *out_value)
+static int take_integer(struct st_json *j, uint64_t most, uint64_t *out_value)
 {
 	uint64_t value = 0;
 	const char *p;
@@ -248,14 +252,140 @@ int st_json_uint(struct st_json *j, uint64_t *out_value)
 		if (p == j->at + 1 && *j->at == '0')
 			return bad_number(j, "has a leading zero");
 		if (mul_overflows(value, 10, &value) ||
-		    add_overflows(value, (uint64_t)(*p - '0'), &value) || value > INT64_MAX)
-			return bad_number(j, "is not below 2^63");
+		    add_overflows(value, (uint64_t)(*p - '0'), &value) || value > most)
+			return bad_number(j, most == INT64_MAX ? "is not below 2^63"
+							       : "is not below 2^64");
 	}
 	if (p < j->end && (*p == '.' || *p == 'e' || *p == 'E'))
 		return bad_number(j, "is not a plain integer");
 	j->at = p;
 	*out_value = value;
 	return 0;
+}
+
+int st_json_uint(struct st_json *j, uint64_t *out_value)
+{
+	return take_integer(j, INT64_MAX, out_value);
+}
+
+int st_json_u64(struct st_json *j, uint64_t *out_value)
+{
+	return take_integer(j, UINT64_MAX, out_value);
+}
+
+/* ---- what is passed over ---- */
+
+static bool take_word(struct st_json *j, const char *word)
+{
+	const size_t len = strlen(word);
+
+	st_json_pos(j);
+	if ((size_t)(j->end - j->at) < len || memcmp(j->at, word, len) != 0)
+		return false;
+	j->at += len;
+	return true;
+}
+
+bool st_json_null(struct st_json *j)
+{
+	return take_word(j, "null");
+}
+
+static const char *pass_digits(const char *p, const char *end)
+{
+	while (p < end && *p >= '0' && *p <= '9')
+		p++;
+	return p;
+}
+
+static int skip_number(struct st_json *j)
+{
+	const char *p = j->at + (*j->at == '-'), *digits = p;
+
+	p = pass_digits(p, j->end);
+	if (p == digits || (*digits == '0' && p > digits + 1))
+		return bad_number(j, "is none that JSON has");
+	if (p < j->end && *p == '.') {
+		digits = p + 1;
+		p = pass_digits(digits, j->end);
+		if (p == digits)
+			return bad_number(j, "is none that JSON has");
+	}
+	if (p < j->end && (*p == 'e' || *p == 'E')) {
+		p++;
+		p += p < j->end && (*p == '-' || *p == '+');
+		digits = p;
+		p = pass_digits(digits, j->end);
+		if (p == digits)
+			return bad_number(j, "is none that JSON has");
+	}
+	j->at = p;
+	return 0;
+}
+
+static int skip_scalar(struct st_json *j)
+{
+	struct st_json_str str;
+	const char c = *j->at;
+
+	if (c == '"')
+		return st_json_string(j, &str);
+	if (c == '-' || (c >= '0' && c <= '9'))
+		return skip_number(j);
+	if (take_word(j, "true") || take_word(j, "false") || take_word(j, "null"))
+		return 0;
+	return unexpected(j, "a value");
+}
+
+/* One value, or what opens one.  *out_opened: '{', '[' or 0. */
+static int skip_step(struct st_json *j, char *out_opened)
+{
+	*out_opened = 0;
+	st_json_pos(j);
+	if (j->at == j->end)
+		return unexpected(j, "a value");
+	if (*j->at != '{' && *j->at != '[')
+		return skip_scalar(j);
+	*out_opened = *j->at++;
+	return 0;
+}
+
+int st_json_skip(struct st_json *j)
+{
+	uint64_t objects = 0; /* a bit for each level: is it an object? */
+	unsigned depth = 0;
+	bool first = false;
+
+	for (;;) {
+		struct st_json_str key;
+		char opened;
+		int rc;
+
+		if (depth > 0) {
+			rc = st_json_next(j, objects & 1 ? '}' : ']', first);
+			if (rc < 0)
+				return rc;
+			first = false;
+			if (rc == 0) {
+				objects >>= 1;
+				if (--depth == 0)
+					return 0;
+				continue;
+			}
+			rc = objects & 1 ? st_json_key(j, &key) : 0;
+			if (rc < 0)
+				return rc;
+		}
+		rc = skip_step(j, &opened);
+		if (rc < 0 || (opened == 0 && depth == 0))
+			return rc;
+		if (opened == 0)
+			continue;
+		if (depth++ == 64)
+			return bad_at(j, j->at - 1, "nested more than 64 deep");
+		objects = objects << 1 | (opened == '{');
+		first = true;
+	}
 }
 
 static size_t utf8_put(char *dst, unsigned cp)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of the TRL reader: files composed by hand (struct file), so that they can also be
+ * For the tests of readers: files composed by hand (struct file), so that they can also be
  * wrong, and what a delta does, looked at by laying its encoded patch over known bytes.
  */
 #ifndef TESTS_UNIT_CODEC_TRL_FILE_H
@@ -93,14 +93,23 @@ struct opened {
 	int err;
 };
 
-UNUSED static void open_file(struct opened *o, struct file *f)
+/* As `format`, with the text of its index and its name there; NULL: neither. */
+UNUSED static void open_as(struct opened *o, struct file *f, const char *format, const char *text,
+			   const char *name)
 {
+	struct side side = {.text = text, .file = name};
 	size_t len;
 
 	memset(o, 0, sizeof(*o));
 	o->bytes = compose(f, &len);
 	o->src = source_memory(o->bytes, len);
-	o->err = delta_open(&o->src, &o->delta, &o->why);
+	side.len = text != NULL ? strlen(text) : 0;
+	o->err = delta_open_as(&o->src, format, text != NULL ? &side : NULL, &o->delta, &o->why);
+}
+
+UNUSED static void open_file(struct opened *o, struct file *f)
+{
+	open_as(o, f, NULL, NULL, NULL);
 }
 
 UNUSED static void open_good(struct opened *o, struct file *f)
