@@ -66,7 +66,10 @@ struct delta {
 	bool holes_legal;      /* the writer's numbering may skip numbers (zero-change syncs) */
 	int64_t model_version; /* as the metadata has it, or -1 */
 	int64_t base_version;  /* version this one applies to, or -1 when the format does not say */
+	uint64_t data;	       /* where the data begin in the object */
 };
+
+enum { PROBE_HEAD = 64 };
 
 struct format {
 	const char *name; /* as shown in status: "trl" */
@@ -83,6 +86,9 @@ struct format {
 	 * of them. */
 	int (*open_raw)(const struct source *src, const struct side *side, struct delta *delta,
 			struct why *why);
+	/* Does an object of which nobody says what it is look like one for open_raw()?  Of its
+	 * first PROBE_HEAD bytes, or all.  NULL: it cannot be told. */
+	bool (*probe_raw)(const uint8_t *head, size_t len);
 	/* See delta_encode(). */
 	int (*encode)(const struct delta *delta, const struct part *part, const struct source *src,
 		      struct patch_writer *writer, uint64_t numel, struct why *why);
@@ -108,6 +114,10 @@ int delta_open(const struct source *src, struct delta **out_delta, struct why *w
  * and may say more of (NULL: it does not). */
 int delta_open_as(const struct source *src, const char *format, const struct side *side,
 		  struct delta **out_delta, struct why *why) MUST_CHECK;
+/* The same of an object that somebody found: also formats that are no safetensors file are
+ * recognised. */
+int delta_open_found(const struct source *src, struct delta **out_delta,
+		     struct why *why) MUST_CHECK;
 /* The format of that name if it is one that is opened by name only; NULL. */
 const struct format *format_named(const char *name);
 void delta_free(struct delta *delta); /* NULL is fine */

@@ -199,6 +199,15 @@ static int pump(struct frame *f, const struct sink *sink, uint8_t *piece, struct
 	}
 }
 
+uint64_t frame_most(uint64_t size)
+{
+	const uint64_t ratio = 64, spare = 256 << 20;
+	uint64_t most;
+
+	return mul_overflows(size, ratio, &most) || add_overflows(most, spare, &most) ? UINT64_MAX
+										      : most;
+}
+
 int frame_unpack(const struct source *src, uint64_t most, const struct sink *sink,
 		 uint64_t *out_size, struct why *why)
 {

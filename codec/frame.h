@@ -31,6 +31,9 @@ int frame_end(struct frame *f, struct why *why) MUST_CHECK;
 
 /* Does the source begin as a zstd frame does? */
 int frame_probe(const struct source *src, bool *out) MUST_CHECK;
+/* The bytes that an object of `size` bytes that is one frame may give: no delta is packed better
+ * than that, but a bomb is. */
+uint64_t frame_most(uint64_t size);
 /* Unpacks a source that is one frame as a whole; at most `most` bytes (-EFBIG).  Also an error of
  * sink->write, as it is, with a sentence of its own. */
 int frame_unpack(const struct source *src, uint64_t most, const struct sink *sink,

@@ -404,6 +404,7 @@ static int describe(struct parser *p, struct delta *delta)
 	if (err < 0)
 		return err;
 	g->version = p->version;
+	delta->data = p->start;
 	if (p->count > 0)
 		qsort(p->entries, p->count, sizeof(*p->entries), compare_entry);
 	for (size_t i = 0; i < p->count; i++) {

@@ -159,6 +159,7 @@ static int open_header(const struct source *src, const char *format, const struc
 	delta->format = choose(format, delta->header);
 	if (delta->format == NULL)
 		return why_set(why, ENOTSUP, "a safetensors file of no format that is known here");
+	delta->data = delta->header->data;
 	return delta->format->open(delta->header, side, delta, why);
 }
 
@@ -186,6 +187,21 @@ int delta_open_as(const struct source *src, const char *format, const struct sid
 	else
 		delta_free(delta);
 	return err;
+}
+
+int delta_open_found(const struct source *src, struct delta **out_delta, struct why *why)
+{
+	uint8_t head[PROBE_HEAD];
+	const size_t len = (size_t)MIN(src->size, (uint64_t)sizeof(head));
+	const char *name = NULL;
+	int err = source_read(src, 0, head, len);
+
+	if (err < 0)
+		return why_set(why, -err, "cannot be read");
+	for (size_t i = 0; formats[i] != NULL && name == NULL; i++)
+		if (formats[i]->probe_raw != NULL && formats[i]->probe_raw(head, len))
+			name = formats[i]->name;
+	return delta_open_as(src, name, NULL, out_delta, why);
 }
 
 void delta_free(struct delta *delta)

@@ -18,6 +18,7 @@
 #include "cache/mapping.h"
 #include "codec/patch_file.h"
 #include "fs/kernel.h"
+#include "tools/scratch.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -119,20 +120,6 @@ uint64_t compact_bytes(const struct manifest *m, uint64_t base, uint64_t version
 }
 
 /* ---- getting them ---- */
-
-static int scratch_file(int *out_fd, struct why *why)
-{
-	const char *dir = getenv("TMPDIR");
-	int fd;
-
-	dir = dir != NULL && dir[0] != '\0' ? dir : "/tmp";
-	fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return why_set(why, errno, "no file can be made in %s: %s", dir,
-			       strerrordesc_np(errno));
-	*out_fd = fd;
-	return 0;
-}
 
 static int copy_object(struct store *store, const struct object *o, int fd,
 		       struct progress *progress, struct why *why)

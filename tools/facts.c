@@ -7,6 +7,9 @@
  * gaps and the last position, then by delta_encode() into nowhere, for a tensor that just holds the
  * last position, so that the sentence for a bad index is the one a mount has.
  *
+ * A file that is one zstd frame is unpacked first, into a file without a name.  Where the format
+ * says the shapes, a sparse part is checked against its own.
+ *
  * A patch file is mapped and checked whole, hash included.
  *
  * One thread; blocks on the file.
@@ -14,14 +17,17 @@
 #include "tools/facts.h"
 
 #include "cache/fileio.h"
+#include "codec/frame.h"
 #include "fs/kernel.h"
 #include "tools/cli.h"
+#include "tools/scratch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { WINDOW = 256 << 10 };
 
@@ -36,6 +42,8 @@ void facts_free(struct facts *f)
 	delta_free(f->delta);
 	if (f->map != NULL)
 		munmap(f->map, f->size);
+	if (f->scratch >= 0)
+		close(f->scratch);
 	free(f->tensors);
 	free(f);
 }
@@ -110,23 +118,25 @@ static int check_sparse(const struct delta *delta, const struct part *part,
 {
 	struct sink nowhere = {.write = sink_nowhere};
 	char shown[160];
-	uint64_t end, len;
-	int ret = scan_index(delta, part, src, t, &end, why);
+	uint64_t end = part->numel, len;
+	int ret = part->index != NULL ? scan_index(delta, part, src, t, &end, why) : 0;
 
 	if (ret < 0)
 		return ret;
 	if (end > NUMEL_MAX)
 		return why_set(why, EBADMSG,
-			       "tensor \"%s\": its index goes up to %" PRIu64
+			       "tensor \"%s\": it goes up to element %" PRIu64
 			       ", which no tensor is large enough for",
 			       printable(shown, sizeof(shown), part->name, strlen(part->name)),
 			       end - 1);
 	return delta_encode(delta, part, src, part->dtype, MAX(end, 1), &nowhere, 0, &len, why);
 }
 
-static const char *index_name(const struct st_tensor *index)
+static const char *index_name(const struct part *part)
 {
-	switch (index->dtype) {
+	if (part->index == NULL)
+		return part->coding;
+	switch (part->index->dtype) {
 	case ST_U16: return "U16 gaps";
 	case ST_U32: return "U32 gaps";
 	default: return "I32 positions";
@@ -141,37 +151,43 @@ static int gather_part(struct facts *f, const struct part *part, const struct so
 	*t = (struct tensor_facts){
 		.name = part->name,
 		.dtype = part->dtype,
-		.shape = part->kind == PART_FULL ? part->shape : NULL,
-		.rank = part->kind == PART_FULL ? part->rank : 0,
+		.shape = part->shape,
+		.rank = part->rank,
 		.sparse = part->kind == PART_SPARSE,
-		.numel = part->kind == PART_FULL ? part->numel : 0,
+		.numel = part->numel,
 		.bytes = part->bytes,
 		.changed = part->changed,
-		.index = part->kind == PART_SPARSE ? index_name(part->index) : NULL,
+		.index = part->kind == PART_SPARSE ? index_name(part) : NULL,
 	};
 	return t->sparse ? check_sparse(f->delta, part, src, t, why) : 0;
 }
 
 /* ---- the two kinds of files ---- */
 
-/* What the metadata says of the tensors in the file; 0 when it says nothing. */
+/* What the shapes or the metadata say of the tensors in the file; 0 when they say nothing. */
 static uint64_t total_elements(const struct facts *f)
 {
-	const char *text = st_meta(f->header, "total_elements");
+	const char *text = f->header != NULL ? st_meta(f->header, "total_elements") : NULL;
 	uint64_t n = 0;
 
+	for (size_t i = 0; i < f->count && f->header == NULL; i++)
+		n += f->tensors[i].numel;
+	if (f->header == NULL)
+		return n;
 	return text != NULL && parse_u64(text, &n) == 0 && n >= f->changed ? n : 0;
 }
 
 static int gather_delta(struct facts *f, const struct source *src, struct why *why)
 {
 	const struct delta *d;
-	int ret = delta_open(src, &f->delta, why);
+	int ret = delta_open_found(src, &f->delta, why);
 
 	if (ret < 0)
 		return ret;
 	d = f->delta;
 	f->header = d->header;
+	f->header_bytes = d->data;
+	f->data_bytes = src->size - d->data;
 	f->whole = d->full;
 	f->sparse = d->sparse;
 	f->changed = d->changed;
@@ -233,6 +249,8 @@ static int gather_patch(struct facts *f, int fd, struct why *why)
 		return ret;
 	p = f->patch;
 	f->header = p->header;
+	f->header_bytes = p->header->data;
+	f->data_bytes = f->size - p->header->data;
 	f->kind = "patch";
 	encoding = st_meta(p->header, "encoding");
 	/* A published one says how it is encoded. */
@@ -278,6 +296,37 @@ static bool is_patch(const struct source *src)
 	return is;
 }
 
+/* *src is the frame, and then what comes out of it. */
+static int unpack(struct facts *f, struct source *src, struct why *why)
+{
+	const struct source packed = *src;
+	const struct sink sink = sink_fd(&f->scratch);
+	int ret = scratch_file(&f->scratch, why);
+
+	if (ret == 0)
+		ret = frame_unpack(&packed, frame_most(packed.size), &sink, &f->unpacked, why);
+	if (ret == 0) {
+		ret = source_fd(f->scratch, src);
+		if (ret < 0)
+			why_set(why, -ret, "%s", errno_text(ret));
+	}
+	return ret;
+}
+
+static int gather(struct facts *f, int fd, struct source *src, struct why *why)
+{
+	bool framed;
+	int ret = frame_probe(src, &framed);
+
+	if (ret < 0)
+		return why_set(why, -ret, "cannot be read: %s", errno_text(ret));
+	if (framed)
+		ret = unpack(f, src, why);
+	if (ret < 0)
+		return ret;
+	return !framed && is_patch(src) ? gather_patch(f, fd, why) : gather_delta(f, src, why);
+}
+
 int facts_gather(int fd, struct facts **out, struct why *why)
 {
 	struct facts *f;
@@ -300,12 +349,12 @@ int facts_gather(int fd, struct facts **out, struct why *why)
 	if (f == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	f->size = src.size;
-	ret = is_patch(&src) ? gather_patch(f, fd, why) : gather_delta(f, &src, why);
+	f->scratch = -1;
+	ret = gather(f, fd, &src, why);
 	if (ret < 0) {
 		facts_free(f);
 		return ret;
 	}
-	f->data_bytes = f->size - f->header->data;
 	*out = f;
 	return 0;
 }

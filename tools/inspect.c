@@ -29,11 +29,11 @@ static const struct cli cli = {
 	.verb = "inspect",
 	.args = "[--json | --tensors] FILE",
 	.about =
-		"Explains a safetensors file, an anchor or delta of a run, or a patch file of the\n"
-		"cache: what it is, its metadata, its tensors, how much of them changes and how "
-		"the\n"
-		"positions are written.  Everything that a mount checks before it shows a file is\n"
-		"checked, so exit code 0 means that the file is sound.\n",
+		"Explains a safetensors file, an anchor or delta of a run (also one in a zstd\n"
+		"frame), or a patch file of the cache: what it is, its metadata, its tensors, how\n"
+		"much of them changes and how the positions are written.  Everything that a mount\n"
+		"checks before it shows a file is checked, so exit code 0 means that the file is\n"
+		"sound.\n",
 	.own = own,
 	.min_args = 1,
 	.max_args = 1,
@@ -60,7 +60,7 @@ static void print_metadata(const struct st_header *header)
 {
 	char key[NAME_CAP], value[VALUE_CAP];
 
-	if (header->meta_count == 0)
+	if (header == NULL || header->meta_count == 0)
 		return;
 	printf("metadata:\n");
 	for (size_t i = 0; i < header->meta_count; i++) {
@@ -138,12 +138,14 @@ static int print_text(const char *path, const struct facts *f, bool all)
 {
 	struct buf b = {0};
 	char name[NAME_CAP];
-	const struct st_tensor *odd = st_misaligned(f->header);
+	const struct st_tensor *odd = f->header != NULL ? st_misaligned(f->header) : NULL;
 
 	human_bytes(&b, f->size);
 	printf("%s: %s, %s\n", path, kind_text(f), f->generation);
-	printf("size: %" PRIu64 " bytes (%s), header %" PRIu64 ", data %" PRIu64 "\n", f->size,
-	       buf_str(&b), f->header->data, f->data_bytes);
+	printf("size: %" PRIu64 " bytes (%s)", f->size, buf_str(&b));
+	if (f->unpacked > 0)
+		printf(", a zstd frame of %" PRIu64, f->unpacked);
+	printf(", header %" PRIu64 ", data %" PRIu64 "\n", f->header_bytes, f->data_bytes);
 	buf_release(&b);
 	print_metadata(f->header);
 	printf("tensors: %zu", f->count);
@@ -211,7 +213,7 @@ static json_t *metadata_json(const struct st_header *header)
 {
 	json_t *o = json_object();
 
-	for (size_t i = 0; i < header->meta_count; i++)
+	for (size_t i = 0; header != NULL && i < header->meta_count; i++)
 		json_object_set_new(o, header->meta[i].key, json_string(header->meta[i].value));
 	return o;
 }
@@ -227,11 +229,13 @@ static int print_json(const char *path, const struct facts *f)
 	root = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o, s:o, s:o}}",
 			 "file", printable(shown, sizeof(shown), path, strlen(path)), "kind",
 			 f->kind, "format", f->generation, "size", integer(f->size), "header_bytes",
-			 integer(f->header->data), "metadata", metadata_json(f->header), "tensors",
+			 integer(f->header_bytes), "metadata", metadata_json(f->header), "tensors",
 			 tensors, "totals", "tensors", integer(f->count), "full", integer(f->whole),
 			 "sparse", integer(f->sparse), "changed", integer(f->changed), "elements",
 			 f->elements > 0 ? integer(f->elements) : json_null(), "data_bytes",
 			 integer(f->data_bytes));
+	if (root != NULL && f->unpacked > 0)
+		json_object_set_new(root, "unpacked", integer(f->unpacked));
 	if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) < 0)
 		ret = cli_error("%s cannot be described as JSON", path);
 	else

@@ -58,6 +58,7 @@ def coo(positions, shape):
 def encode_tensor(version, name, tensor, positions):
     """(what the header says without the offsets, index bytes, value bytes)."""
     values = tensor.data[positions].tobytes()
+    assert tensor.shape, f"{name} is a scalar: the codec has no shape for it"
     says = {"name": name, "shape": list(tensor.shape), "num_nonzero": int(positions.size),
             "value_dtype": VALUES[tensor.dtype]}
     if version == 2:
