@@ -114,6 +114,20 @@ static int parse(const char *index, uint64_t number, const char *text, size_t le
 	return err;
 }
 
+/* Whole checkpoints only. */
+static int parse_whole(const char *index, uint64_t number, const char *text, size_t len,
+		       struct scheme_version *out, struct why *why)
+{
+	int err = parse(index, number, text, len, out, why);
+
+	if (err == 0 && out->delta)
+		return why_set(
+			why, ENOTSUP,
+			"is of a delta, and --format checkpoints was asked for: say --format "
+			"hfdir");
+	return err;
+}
+
 static const char *const words[] = {
 	"weight_v",	"checkpoint-",	"checkpoint_", "ckpt-",	   "ckpt_",
 	"global_step_", "global_step-", "global_step", "step_",	   "step-",
@@ -133,4 +147,14 @@ const struct scheme scheme_hfdir = {
 	.parse = parse,
 	.latest_word = "weight_v",
 	.latest_writer = "stitch",
+};
+
+const struct scheme scheme_checkpoints = {
+	.name = "checkpoints",
+	.words = words,
+	.indexes = indexes,
+	.lone = "model.safetensors",
+	.signs = signs,
+	.parse = parse_whole,
+	.latest_word = "weight_v",
 };

@@ -10,8 +10,11 @@
 #include "codec/schemes.h"
 
 const struct scheme *const schemes[] = {
-	&scheme_grail, &scheme_skyrl, &scheme_primerl,
-	&scheme_hfdir, /* takes any directory with weights */
+	&scheme_grail,
+	&scheme_skyrl,
+	&scheme_primerl,
+	&scheme_hfdir,	     /* takes any directory with weights */
+	&scheme_checkpoints, /* the same, so it is for --format */
 	NULL,
 };
 

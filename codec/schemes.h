@@ -9,7 +9,7 @@
 #include "codec/scheme.h"
 
 /* Version directories of HF checkpoints and of deltas between them (codec/scheme_hfdir.c). */
-extern const struct scheme scheme_hfdir;
+extern const struct scheme scheme_hfdir, scheme_checkpoints;
 /* FULL/ and DELTA/ in checkpoint directories (codec/scheme_grail.c). */
 extern const struct scheme scheme_grail;
 /* SkyRL's deltas with a manifest (codec/read_skyrl.c). */

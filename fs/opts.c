@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of a mount and of the tools that read a source: one table, opt_defs[], from which the
- * command line, -o lists, fstab and the help texts are all served.
+ * The options of a mount and of the tools that read a source: one table, opt_defs[] (opts_table.c),
+ * from which the command line, -o lists, fstab and the help texts are all served.
  *
  * How an option is stored is in the second table, setters[], by the same names; a name that is in
  * one of them only is a programmer's error that opts_set() reports as unknown.
@@ -16,76 +16,13 @@
 
 #include "cache/clock.h"
 #include "cache/log.h"
+#include "codec/scheme.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
 enum { KEEP_MAX = 1000000, THREADS_MAX = 1024, SHOWN = 120, CACHE_MIN = 16 << 20 };
 static const int64_t TIMEOUT_MAX_NS = 86400 * NSEC_PER_SEC;
-
-const struct opt_def opt_defs[] = {
-	{"base", 0, "DIR", "checkpoint the run started from: its files, names and headers", false},
-	{"shard-size", 0, "SIZE", "cut the weights into files of at most SIZE (5GB, 512M, 1GiB)",
-	 false},
-	{"poll", 0, "SECONDS", "look for new objects that often (default 1; 0.25 and 500ms work)",
-	 true},
-	{"keep", 0, "N", "versions kept under .weightfs/versions (default 16)", true},
-	{"hole-grace", 0, "SECONDS", "wait that long for a number that was skipped (default 5)",
-	 false},
-	{"settle", 0, "SECONDS",
-	 "plain paths keep their version while they are being loaded and that long after "
-	 "(default 5; 0: never)",
-	 true},
-	{"max-hold", 0, "SECONDS", "but no longer than that (default 600)", true},
-	{"times", 0, "trust|ignore",
-	 "whether an object older than those before it belongs to an earlier run (default trust)",
-	 false},
-	{"cache-dir", 0, "DIR", "where patches are kept (default: the user's cache directory)",
-	 false},
-	{"cache-size", 0, "SIZE",
-	 "keep at most SIZE of remote objects' blocks (default: until 1 GiB or 5 % is left free)",
-	 false},
-	{"prefetch", 0, "read|all",
-	 "fetch remote weights as they are read, or all of each new version (default read)", true},
-	{"warm", 0, NULL, "fill the page cache with a new version before it becomes current", true},
-	{"warm-budget", 0, "SIZE",
-	 "of a version at most SIZE (default: half of the memory that is available)", true},
-	{"materialize", 0, "auto|always|never",
-	 "write the newest version out whole, so that the kernel reads it like a local file: once "
-	 "it has stayed (default auto), or each one at once",
-	 true},
-	{"materialize-size", 0, "SIZE",
-	 "keep at most SIZE of such files (default: those of the current and newest version)",
-	 true},
-	{"materialize-after", 0, "SECONDS", "auto: how long it must have stayed (default 300)",
-	 true},
-	{"inotify", 0, "on|off",
-	 "give those who watch the mount an event at each switch (default on)", true},
-	{"timeout", 0, "SECONDS",
-	 "a read that waits for the network that long is an error (default 60)", false},
-	{"token-file", 0, "FILE",
-	 "the Hub's access token (default: HF_TOKEN, or where a login puts it)", false},
-	{"ca-file", 0, "FILE",
-	 "certificates of authorities to trust (default: SSL_CERT_FILE, or the "
-	 "system's)",
-	 false},
-	{"endpoint-url", 0, "URL",
-	 "S3: where the bucket is (default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS)", false},
-	{"region", 0, "NAME", "S3: the bucket's region (default: AWS_REGION, or found out)", false},
-	{"profile", 0, "NAME", "S3: the profile with credentials (default: AWS_PROFILE)", false},
-	{"no-sign-request", 0, NULL, "S3: a public bucket: use no credentials", false},
-	{"request-payer", 0, NULL, "S3: pay for what is read (requester pays)", false},
-	{"threads", 0, "N", "threads kept ready; more come while reads wait (default 16)", true},
-	{"allow-other", 0, NULL, "let other users see the mount", true},
-	{"foreground", 'f', NULL, "stay in the foreground", true},
-	{"ready-fd", 0, "N", "write \"ready\" to this file descriptor once the mount can be used",
-	 true},
-	{"log-level", 0, "LEVEL", "error, warning, info or debug", false},
-	{"log-file", 0, "FILE", "append the log to FILE", false},
-	{"options", 'o', "LIST", "comma-separated options, these and the kernel's, as in fstab",
-	 true},
-	{NULL, 0, NULL, NULL, false},
-};
 
 void opts_init(struct opts *o)
 {
@@ -116,6 +53,7 @@ void opts_release(struct opts *o)
 	free(o->endpoint_url);
 	free(o->region);
 	free(o->profile);
+	free(o->format);
 	buf_release(&o->fuse);
 	opts_init(o);
 }
@@ -287,6 +225,26 @@ static int set_times(struct opts *o, const char *name, const char *v, struct why
 	return 0;
 }
 
+static int set_format(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	struct buf names = {0};
+	int err = 0;
+
+	if (strcmp(v, "auto") == 0) {
+		free(o->format);
+		o->format = NULL;
+		return 0;
+	}
+	if (strcmp(v, "trl") == 0 || strcmp(v, "weightfs") == 0 || scheme_find(v) != NULL)
+		return set_text(&o->format, name, v, why);
+	buf_addstr(&names, "one of auto, trl, weightfs");
+	for (size_t i = 0; schemes[i] != NULL; i++)
+		buf_addf(&names, ", %s", schemes[i]->name);
+	err = bad_value(why, name, v, buf_str(&names));
+	buf_release(&names);
+	return err;
+}
+
 static int set_prefetch(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	if (strcmp(v, "read") != 0 && strcmp(v, "all") != 0)
@@ -324,6 +282,7 @@ static const struct {
 	{"settle", set_settle, 0, 0},
 	{"max-hold", set_max_hold, 0, 0},
 	{"timeout", set_timeout, 0, 0},
+	{"format", set_format, 0, 0},
 	{"times", set_times, 0, 0},
 	{"prefetch", set_prefetch, 0, 0},
 	{"warm", NULL, 0, offsetof(struct opts, warm)},

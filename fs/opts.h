@@ -14,6 +14,7 @@ struct opts {
 	char *base, *cache_dir, *log_file;
 	char *token_file, *ca_file;
 	char *endpoint_url, *region, *profile; /* of S3 */
+	char *format;			       /* of the run's layout; NULL: auto */
 	uint64_t shard_size;
 	uint64_t cache_size; /* 0: no limit but the free space kept */
 	int64_t poll_ns, hole_grace_ns;

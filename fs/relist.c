@@ -71,22 +71,71 @@ static int order_directories(struct run *r, const struct listing *listing, struc
 	return lineage_found(listing, m, &first, out);
 }
 
+static bool forced(const struct run *r, const char *format)
+{
+	return r->config.format != NULL && strcmp(r->config.format, format) == 0;
+}
+
+/* What it looks like, whatever --format says: a name for --format, or NULL. */
+static const char *looks_like(struct run *r, const struct listing *listing)
+{
+	struct directories any = {.latest = r->directories.latest, .indexes = table_new()};
+	struct lineage l;
+	struct dir_found *v = NULL;
+	const char *name = NULL;
+	size_t n = 0;
+
+	if (listing_find(listing, MANIFEST_KEY) != NULL)
+		name = "weightfs";
+	if (name == NULL && lineage_order(listing, true, &l) == 0) {
+		name = l.step_count > 0 ? "trl" : NULL;
+		lineage_release(&l);
+	}
+	if (name == NULL && any.indexes != NULL && directory_search(&any, listing, &v, &n) == 0 &&
+	    any.scheme != NULL)
+		name = any.scheme->name;
+	free(v);
+	table_free(any.indexes);
+	return name;
+}
+
+/* Nothing is there of the format that was asked for: is there something else? */
+static void check_format(struct run *r, const struct listing *listing, const struct lineage *l)
+{
+	const char *looks;
+
+	r->misfit = (struct why){0};
+	if (r->config.format == NULL || l->step_count > 0 || r->pointer.blocked ||
+	    (l->own != NULL && r->directories.problem_count + r->directories.unfinished > 0))
+		return;
+	looks = looks_like(r, listing);
+	if (looks != NULL && strcmp(looks, r->config.format) != 0)
+		why_set(&r->misfit, EINVAL,
+			"--format %s: no version here is laid out so, but some look like %s: leave "
+			"--format out, or say --format %s",
+			r->config.format, looks, looks);
+}
+
 /* What the listing says, by weightfs.json, by names and times, or by version directories.  With a
  * pointer that was never good nothing is known. */
 static int order(struct run *r, const struct listing *listing, struct lineage *out,
 		 struct manifest **out_old, struct why *why)
 {
-	int err = pointer_update(r, listing, out_old, why);
+	const bool any = r->config.format == NULL;
+	int err = any || forced(r, "weightfs") ? pointer_update(r, listing, out_old, why) : 0;
 
 	if (err < 0)
 		return err;
 	*out = (struct lineage){0};
 	if (r->pointer.manifest != NULL)
 		err = lineage_declare(listing, r->pointer.manifest, out);
-	else if (!r->pointer.blocked)
+	else if (!r->pointer.blocked && (any || forced(r, "trl")))
 		err = lineage_order(listing, r->config.ignore_times, out);
-	if (err == 0 && r->pointer.manifest == NULL && !r->pointer.blocked)
+	if (err == 0 && r->pointer.manifest == NULL && !r->pointer.blocked &&
+	    (any || r->directories.forced != NULL))
 		err = order_directories(r, listing, out);
+	if (err == 0)
+		check_format(r, listing, out);
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }
 

@@ -297,6 +297,8 @@ static bool fill_pointer(struct run *r, struct run_report *p)
 	const struct lineage *l = &r->lineage;
 	const struct manifest *m = l->manifest;
 
+	if (r->misfit.err != 0 && !add_problem(p, "", r->misfit.text))
+		return false;
 	if (r->pointer.why.err != 0 && !add_problem(p, MANIFEST_KEY, r->pointer.why.text))
 		return false;
 	for (size_t i = 0; l->own != NULL && i < r->directories.problem_count; i++)
@@ -473,7 +475,7 @@ void report_publish(struct run *r)
 	p->refs = 1;
 	p->scanned_real_ns = clock_real_ns();
 	p->versions = calloc(room, sizeof(*p->versions));
-	p->problems = calloc(room + r->lineage.span_count + r->directories.problem_count + 2,
+	p->problems = calloc(room + r->lineage.span_count + r->directories.problem_count + 3,
 			     sizeof(*p->problems));
 	ok = p->versions != NULL && p->problems != NULL && fill_report(r, p);
 	if (ok && r->store_error != NULL) {

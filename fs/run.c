@@ -40,6 +40,7 @@ int run_new(const struct run_config *config, struct run **out, struct why *why)
 	if (r == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	r->config = *config;
+	r->directories.forced = config->format != NULL ? scheme_find(config->format) : NULL;
 	lock_init(&r->lock, LOCK_QUEUE);
 	r->exams = table_new();
 	r->companions = table_new();

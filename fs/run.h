@@ -24,7 +24,9 @@ struct run_config {
 	bool pull;     /* pull each new version's base bytes near */
 	bool deep;     /* look into every object, also those that the newest version does not need
 			  (tools) */
-	bool ignore_times; /* do not recognise a restarted run by object times */
+	bool ignore_times;  /* do not recognise a restarted run by object times */
+	const char *format; /* "trl", "weightfs" or a scheme's name (codec/scheme.h): the run is
+			       laid out so; NULL: by what is there */
 };
 
 struct run; /* opaque */

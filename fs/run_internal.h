@@ -144,6 +144,7 @@ struct run {
 	struct listing_ref *current;	/* what `lineage` borrows from */
 	struct pointer pointer;		/* so does it from its manifest */
 	struct directories directories; /* what is known of them, where the run consists of such */
+	struct why misfit;		/* --format and what is there; err 0: they agree */
 	struct lineage lineage;
 	char label[9];
 	struct identity first_id; /* of the lineage's first object, for the label */

@@ -234,6 +234,7 @@ static int open_run(struct stack *s, struct why *why)
 		.deep = s->opts->deep,
 		.pull = s->opts->prefetch_all,
 		.ignore_times = s->opts->ignore_times,
+		.format = s->opts->format,
 	};
 
 	return run_new(&config, &s->run, why);

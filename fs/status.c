@@ -414,6 +414,7 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "shard_size",
 	    s->opts->shard_size > 0 ? number_json(s->opts->shard_size) : json_null());
 	put(root, "times", json_string(s->opts->ignore_times ? "ignore" : "trust"));
+	put(root, "forced_format", text_json(s->opts->format));
 	put(root, "options", options_json(s->opts));
 	put_generation(&v, root);
 	put(root, "line", text_json(buf_str(&line)));

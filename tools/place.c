@@ -140,6 +140,9 @@ int place_source(const char *place, struct opts *o, struct why *why)
 		if (ret == 0)
 			ret = set_text(&o->base,
 				       json_string_value(json_object_get(status, "base")));
+		if (ret == 0 && o->format == NULL)
+			ret = set_text(&o->format,
+				       json_string_value(json_object_get(status, "forced_format")));
 		if (ret == 0)
 			ret = take_options(json_object_get(status, "options"), o);
 		if (o->shard_size == 0 && shard > 0)

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What schemes share (files, numbers, patterns), checksums against known answers, and frames. */
+#include "codec/checksum.h"
+#include "codec/format.h"
+#include "codec/frame.h"
+#include "codec/scheme.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <zstd.h>
+
+static void patterns(void **unused)
+{
+	assert_true(scheme_matches("STABLE", "STABLE"));
+	assert_false(scheme_matches("STABLE", "STABLE.tmp"));
+	assert_true(scheme_matches("READY-*", "READY-12"));
+	assert_true(scheme_matches("READY-*", "READY-"));
+	assert_false(scheme_matches("READY-*", "READY-a/b"));
+	assert_true(scheme_matches("*.safetensors", "model-00001-of-00002.safetensors"));
+	assert_false(scheme_matches("*.safetensors", "FULL/model.safetensors"));
+	assert_true(scheme_matches("FULL/*.safetensors", "FULL/model.safetensors"));
+	assert_false(scheme_matches("ab*ba", "aba"));
+}
+
+static void files(void **unused)
+{
+	static const char *const bad[] = {"",	     "/etc/passwd", "../x", "a/../b", "a//b", "a/",
+					  ".hidden", "a/.b",	    "a\\b", "a\nb",   "\x7f"};
+	struct scheme_version v = {0};
+	struct why why = {0};
+	char name[SCHEME_FILE_MAX + 2];
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		assert_int_equal(scheme_file(&v, bad[i], &why), -EBADMSG);
+		assert_non_null(strstr(why.text, "no plain name"));
+	}
+	memset(name, 'a', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	assert_int_equal(scheme_file(&v, name, &why), -EBADMSG);
+	for (int i = 99; i >= 0; i--) {
+		snprintf(name, sizeof(name), "b/%02d", i / 2);
+		assert_int_equal(scheme_file(&v, name, &why), 0);
+	}
+	assert_int_equal(scheme_file(&v, "b/07", &why), 0);
+	scheme_files_end(&v);
+	assert_int_equal(v.file_count, 50);
+	for (size_t i = 0; i < v.file_count; i++) {
+		snprintf(name, sizeof(name), "b/%02zu", i);
+		assert_string_equal(v.files[i], name);
+	}
+	scheme_version_release(&v);
+}
+
+static void number(const char *json, const char *prefix, bool ok, uint64_t want)
+{
+	json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	uint64_t have = 77;
+
+	assert_non_null(value);
+	assert_int_equal(scheme_number(value, prefix, &have), ok);
+	assert_int_equal(have, ok ? want : 77);
+	json_decref(value);
+}
+
+static void numbers(void **unused)
+{
+	number("12", NULL, true, 12);
+	number("\"0012\"", NULL, true, 12);
+	number("\"v12\"", "v", true, 12);
+	number("\"v12\"", NULL, false, 0);
+	number("9223372036854775807", NULL, true, INT64_MAX);
+	number("\"9223372036854775808\"", NULL, false, 0);
+	number("\"99999999999999999999999999\"", NULL, false, 0);
+	number("-1", NULL, false, 0);
+	number("1.0", NULL, false, 0);
+	number("\"\"", NULL, false, 0);
+	number("\"v\"", "v", false, 0);
+	number("\"1 \"", NULL, false, 0);
+	number("\"1\\u0000\"", NULL, false, 0);
+	number("null", NULL, false, 0);
+}
+
+/* Each registered scheme can be chosen, and finds its own words. */
+static void registry(void **unused)
+{
+	for (size_t i = 0; schemes[i] != NULL; i++) {
+		const struct scheme *s = schemes[i];
+		size_t n = 0;
+
+		assert_ptr_equal(scheme_find(s->name), s);
+		assert_non_null(s->parse);
+		assert_true(s->words != NULL || s->files != NULL);
+		while (s->indexes != NULL && s->indexes[n] != NULL)
+			n++;
+		assert_true(n <= SCHEME_INDEXES);
+		if (s->words != NULL)
+			assert_non_null(s->signs);
+		n = 0;
+		while (s->files != NULL && s->files[n] != NULL)
+			n++;
+		assert_int_equal(n % 2, 0);
+	}
+	assert_null(scheme_find("nonsense"));
+}
+
+static void sum(enum checksum_kind kind, const char *text, size_t times, const char *want)
+{
+	struct checksum *c = NULL;
+	char hex[CHECKSUM_HEX];
+
+	assert_int_equal(checksum_new(kind, &c), 0);
+	for (size_t i = 0; i < times; i++)
+		checksum_feed(c, text, strlen(text));
+	checksum_hex(c, hex);
+	assert_string_equal(hex, want);
+	assert_int_equal(strlen(hex), checksum_digits(kind));
+	checksum_free(c);
+}
+
+static void sums(void **unused)
+{
+	struct checksum *c = NULL;
+
+	sum(CHECKSUM_ADLER32, "Wikipedia", 1, "11e60398");
+	sum(CHECKSUM_ADLER32, "", 1, "00000001");
+	/* Beyond what fits before a remainder has to be taken. */
+	sum(CHECKSUM_ADLER32, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 1000, "b623eb2b");
+	sum(CHECKSUM_SHA256, "abc", 1,
+	    "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+	sum(CHECKSUM_XXH3_128, "", 1, "99aa06d3014798d86001c324468d497f");
+	if (checksum_known(CHECKSUM_BLAKE3))
+		sum(CHECKSUM_BLAKE3, "", 1,
+		    "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
+	else
+		assert_int_equal(checksum_new(CHECKSUM_BLAKE3, &c), -ENOTSUP);
+	assert_int_equal(checksum_find("adler32"), CHECKSUM_ADLER32);
+	assert_int_equal(checksum_find("md5"), CHECKSUM_NONE);
+	assert_true(checksum_equal("00AbCd", "00aBcD"));
+	assert_false(checksum_equal("00ab", "00abc"));
+	assert_false(checksum_equal("00abc", "00abd"));
+}
+
+/* A frame of `len` zeros, which a few bytes hold. */
+static struct source zeros(size_t len, void *room, size_t cap)
+{
+	void *bytes = calloc(1, len);
+	size_t n;
+
+	assert_non_null(bytes);
+	n = ZSTD_compress(room, cap, bytes, len, 1);
+	assert_false(ZSTD_isError(n));
+	free(bytes);
+	return source_memory(room, n);
+}
+
+static int unpack(const struct source *src, uint64_t most, uint64_t *out_size, struct why *why)
+{
+	struct grown g = {0};
+	const struct sink sink = sink_grown(&g);
+	int err = frame_unpack(src, most, &sink, out_size, why);
+
+	assert_true(g.len <= most);
+	if (err == 0)
+		assert_int_equal(g.len, *out_size);
+	free(g.bytes);
+	return err;
+}
+
+static void frames(void **unused)
+{
+	uint8_t room[4096];
+	struct source src = zeros(1 << 20, room, sizeof(room));
+	struct why why = {0};
+	uint64_t size = 0;
+	bool is = false;
+
+	assert_int_equal(frame_probe(&src, &is), 0);
+	assert_true(is);
+	assert_int_equal(unpack(&src, 1 << 20, &size, &why), 0);
+	assert_int_equal(size, 1 << 20);
+	assert_int_equal(unpack(&src, (1 << 20) - 1, &size, &why), -EFBIG);
+	assert_non_null(strstr(why.text, "more than 1048575 bytes"));
+	room[src.size++] = 'x';
+	assert_int_equal(unpack(&src, 1 << 20, &size, &why), -EBADMSG);
+	assert_non_null(strstr(why.text, "behind it"));
+	src.size -= 3;
+	assert_int_equal(unpack(&src, 1 << 20, &size, &why), -EBADMSG);
+	src.size = 3;
+	assert_int_equal(frame_probe(&src, &is), 0);
+	assert_false(is);
+	assert_int_equal(unpack(&src, 1 << 20, &size, &why), -EBADMSG);
+}
+
+/* The same without the size: it is only noticed when it comes. */
+static void bombs(void **unused)
+{
+	uint8_t room[4096], piece[4096] = {0};
+	ZSTD_CCtx *zstd = ZSTD_createCCtx();
+	ZSTD_outBuffer out = {room, sizeof(room), 0};
+	struct why why = {0};
+	struct source src;
+	uint64_t size = 0;
+
+	assert_non_null(zstd);
+	for (int i = 0; i < 1024; i++) {
+		ZSTD_inBuffer in = {piece, sizeof(piece), 0};
+
+		while (in.pos < in.size)
+			assert_false(ZSTD_isError(
+				ZSTD_compressStream2(zstd, &out, &in, ZSTD_e_continue)));
+	}
+	assert_int_equal(ZSTD_compressStream2(zstd, &out, &(ZSTD_inBuffer){NULL, 0, 0}, ZSTD_e_end),
+			 0);
+	ZSTD_freeCCtx(zstd);
+	src = source_memory(room, out.pos);
+	assert_int_equal(unpack(&src, 4 << 20, &size, &why), 0);
+	assert_int_equal(size, 4 << 20);
+	assert_int_equal(unpack(&src, 3 << 20, &size, &why), -EFBIG);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(patterns), cmocka_unit_test(files), cmocka_unit_test(numbers),
+		cmocka_unit_test(registry), cmocka_unit_test(sums),  cmocka_unit_test(frames),
+		cmocka_unit_test(bombs),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
