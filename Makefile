@@ -236,6 +236,7 @@ fuzz-run: $(FUZZ_BIN)
 soak: setup ## long hunts: `fuzz`, torn loads, then the mount tests SOAK_ROUNDS (5) times in each variant
 	$(SUBMAKE) fuzz
 	TORN_SECONDS=$(TORN_SECONDS) $(SUBMAKE) pytest PYTEST_ARGS='-x tests/engines/test_torn.py'
+	MANY_VERSIONS=10000 $(SUBMAKE) pytest PYTEST_ARGS='-x tests/mount/test_many.py'
 	@set -e; for round in $$(seq $(SOAK_ROUNDS)); do for v in release asan tsan; do \
 		echo "== round $$round, $$v"; \
 		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done

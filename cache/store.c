@@ -51,6 +51,20 @@ static int compare_key(const void *key, const void *object)
 	return strcmp(key, ((const struct object *)object)->key);
 }
 
+bool listing_same(const struct listing *a, const struct listing *b)
+{
+	bool same = a->count == b->count && a->hidden == b->hidden;
+
+	for (size_t i = 0; same && i < a->count; i++) {
+		const struct object *x = &a->v[i], *y = &b->v[i];
+
+		same = identity_equal(&x->id, &y->id) && x->size == y->size &&
+		       x->mtime_ns == y->mtime_ns && x->err == y->err &&
+		       strcmp(x->key, y->key) == 0;
+	}
+	return same;
+}
+
 const struct object *listing_find(const struct listing *l, const char *key)
 {
 	if (l->count == 0)

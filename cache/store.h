@@ -109,6 +109,8 @@ struct store {
 int store_list(struct store *s, const char *prefix, struct listing *out,
 	       struct why *why) MUST_CHECK;
 void listing_release(struct listing *l);
+/* The same objects, each with its identity, time and error? */
+bool listing_same(const struct listing *a, const struct listing *b);
 const struct object *listing_find(const struct listing *l, const char *key); /* NULL: absent */
 
 /* Pins the object as listed; -ESTALE when it has changed since. */

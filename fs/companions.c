@@ -187,6 +187,7 @@ static struct node *shown_node(struct run *r, const struct object *o, const char
 	*out_err = companion_node(r, o, &node);
 	if (*out_err == -EAGAIN)
 		r->unsettled = true;
+	r->waited |= *out_err < 0 && o->err == 0;
 	if (*out_err < 0 && o->err == 0 && r->newest != NULL) {
 		node = node_walk(r->newest->root, name);
 		if (node != NULL && node->kind != NODE_BLOB)

@@ -236,6 +236,7 @@ struct exam *exam_get(struct run *r, const struct object *object)
 	}
 	if (e->state == EXAM_WAITING && e->round != r->round)
 		exam_open(r, e, object);
+	r->waited |= e->state == EXAM_WAITING;
 	e->seen = true;
 	return e;
 }

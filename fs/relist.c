@@ -11,6 +11,9 @@
 #include <stdlib.h>
 
 enum { LOOKS = 3 }; /* more at most, one after the other */
+/* After so many nothing changes any more without a cause: the second lets go of what the first did
+ * not need, and the third reports that. */
+enum { QUIET_ROUNDS = 3 };
 
 /* Do the lineages have an object in common? */
 static bool share(const struct pieces *a, const struct pieces *b)
@@ -139,8 +142,8 @@ static int order(struct run *r, const struct listing *listing, struct lineage *o
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }
 
-/* Lists the store and orders what is there.  On failure everything stays as it was. */
-static int relist(struct run *r, struct why *why)
+/* One look at the store; for run_relist(). */
+static int relist(struct run *r, bool *out_same, struct why *why)
 {
 	struct listing_ref *fresh = calloc(1, sizeof(*fresh)), *old;
 	struct manifest *unused = NULL;
@@ -151,6 +154,13 @@ static int relist(struct run *r, struct why *why)
 		return why_set(why, ENOMEM, "out of memory");
 	fresh->refs = 2; /* ours and the shared one */
 	err = store_list(r->config.store, "", &fresh->listing, why);
+	*out_same = err == 0 && r->quiet >= QUIET_ROUNDS &&
+		    listing_same(&fresh->listing, &r->current->listing);
+	if (*out_same) {
+		listing_release(&fresh->listing);
+		free(fresh);
+		return 0;
+	}
 	if (err == 0)
 		err = order(r, &fresh->listing, &lineage, &unused, why);
 	if (err < 0) {
@@ -178,16 +188,16 @@ static int relist(struct run *r, struct why *why)
 	return err < 0 ? why_set(why, -err, "out of memory") : 0;
 }
 
-int run_relist(struct run *r, struct why *why)
+int run_relist(struct run *r, bool *out_same, struct why *why)
 {
-	int err = relist(r, why);
+	int err = relist(r, out_same, why);
 
 	/* A listing is not made in one moment: what was published meanwhile may be half in it. */
-	for (int i = 0; i < LOOKS && err == 0; i++) {
+	for (int i = 0; i < LOOKS && err == 0 && !*out_same; i++) {
 		if (!r->pointer.moved && !(r->pointer.fresh && r->lineage.missing_count > 0))
 			break;
 		store_refresh(r->config.store);
-		err = relist(r, why);
+		err = relist(r, out_same, why);
 	}
 	return err;
 }

@@ -54,6 +54,11 @@ void run_report_unref(struct run_report *p)
 	free(p);
 }
 
+int64_t run_report_time(const struct run_report *p)
+{
+	return __atomic_load_n(&p->scanned_real_ns, __ATOMIC_RELAXED);
+}
+
 struct run_report *run_report(struct run *r)
 {
 	struct run_report *p;
@@ -462,6 +467,14 @@ static bool fill_report(struct run *r, struct run_report *p)
 		return mark_whole(r, p);
 	mark_blocked(r, p);
 	return true;
+}
+
+void report_again(struct run *r)
+{
+	lock_take(&r->lock);
+	if (r->report != NULL)
+		__atomic_store_n(&r->report->scanned_real_ns, clock_real_ns(), __ATOMIC_RELAXED);
+	lock_release(&r->lock);
 }
 
 void report_publish(struct run *r)

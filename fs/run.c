@@ -3,14 +3,16 @@
  * One round of a run: list, order, plan, assemble, publish, report.
  *
  * Everything is recomputed from the listing each time, with what is known about unchanged objects
- * remembered (exam.c), so there is no state that a missed event could leave wrong: a round that
- * finds the same objects does nothing, and any other leads to the right answer from wherever the
- * last one ended.  What is served changes only at the very end, by one call to the history.
+ * remembered (exam.c), so there is no state that a missed event could leave wrong: any round leads
+ * to the right answer from wherever the last one ended.  One that finds the listing of the last,
+ * which left nothing that time alone may change, ends there.  What is served changes only at the
+ * very end, by one call to the history.
  */
 #include "fs/run_internal.h"
 
 #include "cache/clock.h"
 #include "cache/log.h"
+#include "fs/counters.h"
 
 #include <malloc.h>
 #include <stdarg.h>
@@ -497,12 +499,29 @@ static void tidy(struct run *r, const struct generation *before)
 	}
 }
 
+/* What a round left that another one may change although nothing new came. */
+static bool is_quiet(const struct run *r)
+{
+	return !run_unsettled(r) && !r->waited && !r->obstacle.waiting && !r->pointer.again &&
+	       !r->directories.again;
+}
+
 int run_scan(struct run *r, struct why *why)
 {
-	struct generation *before = r->newest != NULL ? generation_ref(r->newest) : NULL;
+	struct generation *before;
 	struct why local = {0};
-	int err = run_relist(r, &local);
+	bool same;
+	int err;
 
+	r->waited = false;
+	err = run_relist(r, &same, &local);
+	COUNT(scans, 1);
+	if (err == 0 && same) {
+		COUNT(scans_alike, 1);
+		report_again(r);
+		return 0;
+	}
+	before = r->newest != NULL ? generation_ref(r->newest) : NULL;
 	free(r->store_error);
 	r->store_error = err < 0 ? strdup(local.text) : NULL;
 	r->round++;
@@ -524,6 +543,8 @@ int run_scan(struct run *r, struct why *why)
 	} else {
 		report_publish(r);
 	}
+	/* Idle work begins in the second round. */
+	r->quiet = err == 0 && before != NULL && is_quiet(r) ? r->quiet + 1 : 0;
 	generation_unref(before);
 	if (err < 0 && why != NULL)
 		*why = local;
@@ -539,6 +560,7 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 	int err;
 
 	r->round++;
+	r->quiet = 0; /* what is found out here belongs into the next report */
 	if (version == 0 && r->base != NULL) {
 		err = assemble_base(r, &state);
 		if (err == 0)

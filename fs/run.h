@@ -101,9 +101,11 @@ struct run_report { /* immutable snapshot, reference-counted */
 	size_t span_count;
 	char **notes; /* sentences about choices: dtypes widened, reference assumed … */
 	size_t note_count;
-	int64_t scanned_real_ns; /* when */
+	int64_t scanned_real_ns; /* when; the one field that changes: run_report_time() */
 	char *store_error;	 /* the last listing failed: sentence, or NULL */
 };
+/* When the source was last looked at and this was what there is to report. */
+int64_t run_report_time(const struct run_report *p);
 struct run_report *run_report(struct run *r); /* a reference; NULL before the first scan */
 void run_report_unref(struct run_report *p);
 

@@ -166,6 +166,8 @@ struct run {
 	uint64_t backfill; /* versions below this one may still be added to the history; 0: done */
 	unsigned backfilled;
 	bool unsettled, fold_due;
+	bool waited;	/* something was met in this round that may pass by itself */
+	unsigned quiet; /* rounds in a row that left nothing to be done */
 	uint64_t round;
 	struct { /* numbers that had an object at some time, ascending: they are no holes */
 		uint64_t *v;
@@ -254,8 +256,9 @@ void exams_sweep(struct run *r, bool all); /* drops those not seen (or all) */
 void exam_all(struct run *r);
 
 /* relist.c */
-/* Lists the store and orders what is there.  On failure everything stays as it was. */
-int run_relist(struct run *r, struct why *why) MUST_CHECK;
+/* Lists the store and orders what is there.  On failure everything stays as it was, and so it does
+ * where the last round was quiet and the same is there still: *out_same. */
+int run_relist(struct run *r, bool *out_same, struct why *why) MUST_CHECK;
 
 /* pointer.c */
 /* Reads weightfs.json where it is new; what is wrong with it is in r->pointer.  *out_old: the
@@ -383,6 +386,8 @@ void companions_sweep(struct run *r, bool all); /* drops those no longer listed 
 
 /* report.c */
 void report_publish(struct run *r);
+/* The last report holds still. */
+void report_again(struct run *r);
 
 /* run.c */
 /* Mixes bytes into an identity that stands for several things in order. */

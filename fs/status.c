@@ -223,7 +223,7 @@ static void text_report(const struct view *v, struct buf *out)
 	for (size_t i = 0; i < r->note_count; i++)
 		buf_addf(out, "  %s\n", r->notes[i]);
 	buf_addstr(out, "last scan: ");
-	human_date(out, r->scanned_real_ns);
+	human_date(out, run_report_time(r));
 	buf_addstr(out, "\n");
 }
 
@@ -432,7 +432,7 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "access", store_json(s->store));
 	put(root, "base_access", store_json(s->base));
 	put(root, "last_scan",
-	    v.report != NULL ? json_real((double)v.report->scanned_real_ns / NSEC_PER_SEC)
+	    v.report != NULL ? json_real((double)run_report_time(v.report) / NSEC_PER_SEC)
 			     : json_null());
 	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
 	put(root, "blocks", status_blocks_json(s));
@@ -523,7 +523,7 @@ static void metrics_view(const struct view *v, struct buf *out)
 	metric_head(out, "weightfs_last_scan_timestamp_seconds", "gauge",
 		    "When the source was last looked at.");
 	buf_addf(out, "weightfs_last_scan_timestamp_seconds %.3f\n",
-		 r != NULL ? (double)r->scanned_real_ns / NSEC_PER_SEC : 0.0);
+		 r != NULL ? (double)run_report_time(r) / NSEC_PER_SEC : 0.0);
 }
 
 static void metrics_blocks(const struct stack *s, struct buf *out)

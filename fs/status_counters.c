@@ -52,6 +52,8 @@ void status_counters_text(struct buf *out)
 	buf_addf(out, "opens: %llu, lookups: %llu, versions published: %llu\n",
 		 (ull)counter(&counters.opens), (ull)counter(&counters.lookups),
 		 (ull)counter(&counters.versions_published));
+	buf_addf(out, "scans: %llu, %llu of them found the same as before\n",
+		 (ull)counter(&counters.scans), (ull)counter(&counters.scans_alike));
 	text_given_base(out);
 }
 
@@ -65,6 +67,8 @@ json_t *status_counters_json(void)
 	put(o, "opens", number_json(counter(&counters.opens)));
 	put(o, "lookups", number_json(counter(&counters.lookups)));
 	put(o, "versions_published", number_json(counter(&counters.versions_published)));
+	put(o, "scans", number_json(counter(&counters.scans)));
+	put(o, "scans_alike", number_json(counter(&counters.scans_alike)));
 	put(o, "wfp1x_deltas", number_json(counter(&counters.given_base)));
 	put(o, "wfp1x_base_bytes", number_json(counter(&counters.given_base_bytes)));
 	put(o, "wfp1x_seconds", json_real((double)counter(&counters.given_base_ns) / NSEC_PER_SEC));

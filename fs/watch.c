@@ -37,6 +37,7 @@ static const int64_t UNSETTLED_NS = 200 * MSEC; /* rounds while an object is bei
 static const int64_t COALESCE_MIN_NS = 10 * MSEC;
 static const int64_t COALESCE_MAX_NS = NSEC_PER_SEC;
 static const int64_t TICK_NS = NSEC_PER_SEC;
+static const int64_t RARELY_NS = 5 * NSEC_PER_SEC;
 
 struct pin {
 	uint64_t version; /* as asked for; when done, what is pinned */
@@ -329,7 +330,10 @@ static int64_t next_scan(const struct watch *w)
 
 	if (run_unsettled(w->run))
 		gap = MIN(gap, UNSETTLED_NS);
-	/* A place that takes long to list is not listed all the time. */
+	else if (w->store_fd >= 0)
+		gap = MAX(gap, MIN(20 * w->scan_cost, RARELY_NS));
+	/* A place that takes long to list is not listed all the time, the less so if it tells of
+	 * changes by itself. */
 	return w->scan_start + MAX(gap, 2 * w->scan_cost);
 }
 
