@@ -82,6 +82,9 @@ struct scheme {
 	int (*parse)(const char *index, uint64_t number, const char *text, size_t len,
 		     struct scheme_version *out, struct why *why);
 	bool headers;
+	/* Numbers only ever rise, also when the trainer starts again, so that what is older than
+	 * the version before it was not left by an earlier run. */
+	bool rising;
 	/* `latest`: of directories of this word it is believed, so that a damaged one shows
 	 * nothing; NULL: others have a file of that name for purposes of their own.  And who writes
 	 * deltas with one. */

@@ -8,8 +8,10 @@
  *		DELTA/	delta_sparse.bin.zst, delta_metadata.json, metadata.json, manifest.sig
  *		READY-{window}	empty, written last
  *
- * The window is the version; windows are no consecutive numbers, and a delta says in prev_window
- * what it applies to.  At every few windows there are both FULL and DELTA, of the same state.
+ * The window is the version: a number of the chain's blocks, which only rises.  Windows are no
+ * consecutive numbers, and a delta says in prev_window what it applies to.  At every few windows
+ * there are both FULL and DELTA, of the same state; FULL is then uploaded in the background, so it
+ * may become whole after READY and after the next windows.
  *
  *	metadata.json	window, checkpoint_type FULL | DELTA, prev_window, anchor_window,
  *			weights_hash (FULL: null), file_manifest {name: SHA-256}, and what concerns
@@ -138,4 +140,5 @@ const struct scheme scheme_grail = {
 	.markers = markers,
 	.signs = indexes,
 	.parse = parse,
+	.rising = true,
 };

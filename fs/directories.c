@@ -148,7 +148,8 @@ static int fits(struct maker *k, const struct dir_found *f, const struct object 
 {
 	const bool said = k->broken;
 	const uint64_t base = x->said.base;
-	const bool stale = !k->q->ignore_times && o->mtime_ns < k->below_ns;
+	const bool stale =
+		!k->q->ignore_times && !k->d->scheme->rising && o->mtime_ns < k->below_ns;
 	const bool joins = below != NULL && base == *below && base < f->number;
 
 	*out = joins && !stale;

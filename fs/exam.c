@@ -313,18 +313,26 @@ int exam_target(const struct run *r, const struct layout *l, const struct delta 
 	return 0;
 }
 
-static int check_full(const struct layout_tensor *t, const struct part *p,
-		      const struct tensor_source *now, bool fresh, struct why *why)
+static int check_shape(const struct layout_tensor *t, const struct part *p, struct why *why)
 {
 	char want[120], have[120];
 
-	if (p->rank != t->rank ||
-	    (t->rank > 0 && memcmp(p->shape, t->shape, t->rank * sizeof(*t->shape)) != 0)) {
-		shape_text(want, sizeof(want), t->rank, t->shape);
-		shape_text(have, sizeof(have), p->rank, p->shape);
-		return why_set(why, EBADMSG, "tensor \"%s\" has shape %s here and %s in the model",
-			       SHOWN(p->name), have, want);
-	}
+	if (p->rank == t->rank &&
+	    (t->rank == 0 || memcmp(p->shape, t->shape, t->rank * sizeof(*t->shape)) == 0))
+		return 0;
+	shape_text(want, sizeof(want), t->rank, t->shape);
+	shape_text(have, sizeof(have), p->rank, p->shape);
+	return why_set(why, EBADMSG, "tensor \"%s\" has shape %s here and %s in the model",
+		       SHOWN(p->name), have, want);
+}
+
+static int check_full(const struct layout_tensor *t, const struct part *p,
+		      const struct tensor_source *now, bool fresh, struct why *why)
+{
+	int err = check_shape(t, p, why);
+
+	if (err < 0)
+		return err;
 	if (!shows_as(p->dtype, t->dtype))
 		return why_set(why, EBADMSG,
 			       "tensor \"%s\" is %s here and %s in the model, which cannot be "
@@ -377,6 +385,8 @@ static int match_parts(struct run *r, struct exam *e, const struct delta *d,
 								  .packed = d->original != NULL};
 		} else if (p->changed > 0 || e->native) {
 			err = e->native && now != NULL ? 0 : check_sparse(p, now, e->blind, why);
+			if (err == 0 && p->shape != NULL)
+				err = check_shape(&target->layout->tensors[t], p, why);
 			e->patches++;
 		}
 		if (err < 0)

@@ -1,8 +1,9 @@
 """Makes the committed golden buckets and their digests: python tests/golden/make.py
 
-One tiny run per generation, from a fixed seed, and sums.txt with the SHA-256 of each file of each
-version as the reference computes it.  The buckets are committed: what they must show never changes
-by accident, neither by a change of the program nor of the writers or the reference.
+One tiny run per generation of TRL and one of grail, from a fixed seed; sums.txt has the SHA-256
+of each file of each version as the reference computes it, or as the states were.  The buckets are
+committed: what they must show never changes by accident, neither by a change of the program nor of
+the writers or the reference.
 """
 
 import shutil
@@ -12,7 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from lib import models, oracle, reading, trl  # noqa: E402
+from lib import grail, models, oracle, reading, trl  # noqa: E402
+from lib import safetensors_py as st  # noqa: E402
 
 SUMS = HERE / "sums.txt"
 STATES = 6
@@ -37,9 +39,31 @@ def sums(root):
             yield f"{reading.sha256(blob)}  {root.name}/{number}/{name}"
 
 
+def make_grail():
+    """Every version of the codec, one dtype each, FULL alone, DELTA alone and both; the lines."""
+    root = HERE / "grail"
+    shutil.rmtree(root, ignore_errors=True)
+    spec = {**models.MINI, "d.f32": ("F32", (3, 2)), "e.f16": ("F16", (2, 3, 4))}
+    states = models.states(2027, STATES, spec, density=0.1, skip=("c.scale",), same=(4,))
+    t = grail.Trainer(root, states)
+    for i, version in enumerate((31, 2, 3, 31, 31, 2)):
+        t.version = version
+        if i in (0, 3):
+            t.full(i)
+            beside = t.folder(i) / "FULL"
+        if i > 0:
+            t.delta(i)
+        t.ready(i)
+        files = {p.name: p.read_bytes() for p in beside.iterdir()}
+        files["model.safetensors"] = st.dump(states[i], {"format": "pt"})
+        for name, blob in sorted(files.items()):
+            yield f"{reading.sha256(blob)}  grail/{t.window(i)}/{name}"
+
+
 def main():
     """All generations."""
     lines = [line for generation in trl.GENERATIONS for line in sums(make_bucket(generation))]
+    lines += make_grail()
     SUMS.write_text("\n".join(lines) + "\n")
 
 

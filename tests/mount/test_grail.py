@@ -1,10 +1,15 @@
 """Runs of grail (PULSE): every byte of every window, its lineage, and what is refused."""
 
 import json
+import os
+import shutil
 
+import numpy as np
 import pytest
 
-from lib import grail, models, mounted
+from lib import checks, grail, models, mounted
+from lib import safetensors_py as st
+from lib.mounted import Mount
 
 SPEC = {**models.TINY, "norm.f32": ("F32", (65, 3)), "half": ("F16", (3, 11, 13))}
 # What grail's codec cannot say changes never.
@@ -52,3 +57,228 @@ def test_inspect_bad(scratch):
                        (grail.pack(bytes(300 << 20), False), "which no delta of its size should")):
         path.write_bytes(data)
         assert says in inspect(path, 1)
+
+
+# ---- mounted ------------------------------------------------------------------------------------
+
+
+def holds(top, state):
+    """The tree of this version has this state, to the byte."""
+    have = {}
+    for path in sorted(top.glob("*.safetensors")):
+        have.update(st.load_file(path)[0])
+    assert {n: t.data.tobytes() for n, t in have.items()} == \
+        {n: t.data.tobytes() for n, t in state.items()}
+
+
+def publish(t, *steps):
+    """Steps such as "full 0", "delta 1", both at one place as "both 3"; each is made ready."""
+    for step in steps:
+        kind, i = step.split()
+        if kind in ("full", "both"):
+            t.full(int(i))
+        if kind in ("delta", "both"):
+            t.delta(int(i))
+        t.ready(int(i))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(scratch, monkeypatch):
+    """Tools keep patches in a cache directory, too: one of this test's own."""
+    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
+
+
+@pytest.mark.parametrize("version, under, shards", [(2, "", 1), (3, "checkpoints/", 2),
+                                                    (31, "grail/checkpoints/", 1)])
+def test_every_byte(version, under, shards, bucket, scratch):
+    """FULL alone, deltas, both at an anchor window; what is not READY is not there."""
+    states = models.states(203, 7, SPEC, skip=STAYS, same=(5,))
+    t = grail.Trainer(bucket, states, version, under, shards)
+    publish(t, "full 0", "delta 1", "delta 2", "both 3")
+    number = t.window
+    with Mount(bucket) as m:
+        m.wait_version(number(3))
+        t.delta(4)
+        mounted.wait_until(lambda: "READY-" in str(m.status()["notes"]), m.status)
+        assert number(4) not in m.versions()
+        t.ready(4)
+        m.wait_version(number(4))
+        for step in ("delta 5", "both 6"):
+            publish(t, step)
+            m.wait_version(number(int(step[-1])))
+        mounted.wait_until(lambda: m.versions() == [number(i) for i in range(7)], m.status)
+        for i, state in enumerate(states):
+            top = m.tree(number(i))
+            holds(top, state)
+            assert json.loads((top / "config.json").read_text())["model_type"] == "tiny"
+            checks.assert_ranges(next(top.glob("*.safetensors")),
+                                 next(top.glob("*.safetensors")).read_bytes(), i, 3)
+        assert m.status()["problems"] == []
+
+
+# ---- lineage ------------------------------------------------------------------------------------
+
+
+def index_of(t, i, part="DELTA"):
+    """The key of a window's metadata.json."""
+    return f"grail/checkpoints/checkpoint-{t.window(i)}/{part}/metadata.json"
+
+
+def test_missing_link(bucket):
+    """Without a window in between nothing after it is seen, until the next FULL."""
+    states = models.states(204, 6, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1", "delta 3", "delta 4")
+    with Mount(bucket) as m:
+        m.wait_version(t.window(1))
+        sentence = m.wait_problem(index_of(t, 3))
+        assert f"applies to version {t.window(2)}" in sentence and str(t.window(1)) in sentence
+        assert t.window(3) not in m.versions() and len(m.status()["problems"]) == 1
+        publish(t, "both 5")
+        m.wait_version(t.window(5))
+        holds(m.at, states[5])
+        # The link arrives late: nothing of what was shown changes.
+        publish(t, "delta 2")
+        mounted.wait_until(lambda: m.status()["problems"] == [], m.status)
+        assert m.status()["version"] == t.window(5)
+        for i in (2, 3, 4):
+            m.control(f"pin {t.window(i)}")
+            holds(m.tree(t.window(i)), states[i])
+
+
+def test_retention(bucket):
+    """The trainer deletes chains before the last FULL while they are mounted, and before."""
+    states = models.states(205, 6, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1", "both 2", "delta 3")
+    with Mount(bucket) as m:
+        m.wait_version(t.window(3))
+        shutil.rmtree(t.folder(0))
+        shutil.rmtree(t.folder(1))
+        publish(t, "delta 4")
+        m.wait_version(t.window(4))
+        holds(m.at, states[4])
+        assert m.status()["problems"] == []
+    shutil.rmtree(t.folder(2) / "DELTA")
+    with Mount(bucket) as m:
+        m.wait_version(t.window(4))
+        mounted.wait_until(lambda: m.versions() == [t.window(i) for i in (2, 3, 4)], m.status)
+        assert m.status()["problems"] == []
+
+
+def test_wrong_base(bucket):
+    """prev_window, window and checkpoint_type that are not what lies there."""
+    states = models.states(206, 4, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1")
+    for says, sentence in (({"prev_window": t.window(0)}, "applies to version"),
+                           ({"window": t.window(3)}, "says that it is version"),
+                           ({"prev_window": t.window(2)}, "which is not before it"),
+                           ({"checkpoint_type": "FULL"}, "its checkpoint_type is \"FULL\""),
+                           ({"file_manifest": {"../x": "0" * 64}}, "does not list")):
+        t.delta(2, **says)
+        t.ready(2)
+        with Mount(bucket) as m:
+            m.wait_version(t.window(1))
+            assert sentence in m.wait_problem(index_of(t, 2))
+            assert t.window(2) not in m.versions()
+            holds(m.at, states[1])
+    t.delta(2)
+    with Mount(bucket) as m:
+        m.wait_version(t.window(2))
+        holds(m.at, states[2])
+
+
+def test_late_full(bucket):
+    """FULL at an anchor window is uploaded in the background: its metadata may be there before its
+    weights, and all of it may be younger than the windows after it."""
+    states = models.states(209, 6, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1", "delta 2")
+    with Mount(bucket) as m:
+        m.wait_version(t.window(2))
+        t.full(3)
+        model = t.folder(3) / "FULL" / "model.safetensors"
+        model.rename(bucket / "elsewhere")
+        publish(t, "delta 3", "delta 4")
+        m.wait_version(t.window(4))
+        holds(m.at, states[4])
+        (bucket / "elsewhere").rename(model)
+        os.utime(model)
+        (t.folder(3) / "FULL" / "metadata.json").touch()
+        publish(t, "delta 5")
+        m.wait_version(t.window(5))
+        holds(m.at, states[5])
+        assert m.status()["problems"] == []
+    with Mount(bucket) as m:
+        m.wait_version(t.window(5))
+        holds(m.at, states[5])
+        assert m.status()["anchor"] == t.window(3) and m.status()["problems"] == []
+
+
+# ---- bad objects --------------------------------------------------------------------------------
+
+
+def bad_payloads(old, new):
+    """(content of the frame, what is said of it)."""
+    def one(says, index, values):
+        says.update(indices_offset=0, indices_size=len(index), values_offset=len(index),
+                    values_size=len(values))
+        return grail.compose(31, [says], index + values)
+
+    def part(name, shape, rows, cols, kind="int32", dtype="bfloat16"):
+        rows, cols = np.array(rows, "<i4").tobytes(), np.array(cols, "<i4").tobytes()
+        values = bytes(len(rows) // 4 * (4 if dtype == "float32" else 2))
+        return one({"name": name, "shape": shape, "num_nonzero": len(rows) // 4,
+                    "value_dtype": dtype, "row_dtype": kind, "col_dtype": kind,
+                    "rows_size": len(rows), "cols_size": len(cols)}, rows + cols, values)
+
+    good = grail.payload(31, old, new)
+    yield part("a.weight", [20, 30], [0, -1], [3, 3]), "a row below the one before"
+    yield part("a.weight", [20, 30], [0, 0], [3, -1]), "a column not above the one before"
+    yield part("a.weight", [20, 30], [19, 1], [3, 3]), "row 20 at place 1 is outside its shape"
+    yield part("a.weight", [20, 30], [0], [30]), "column 30 at place 0 is outside its shape"
+    yield part("a.weight", [30, 20], [0], [3]), "has shape [30, 20] here and [20, 30] in the model"
+    yield part("a.weight", [1 << 40], [5], [0]), "in the model"
+    yield part("who.weight", [20, 30], [0], [3]), 'tensor "who.weight" is unknown'
+    yield part("a.weight", [20, 30], [0], [3], dtype="float32"), "are F32, the tensor is BF16"
+    yield part("a.weight", [20, 30], [0], [3], kind="int64"), "not known here"
+    yield good[:-1], "beyond the end of the data"
+    yield good + b"\0", "of which its tensors use"
+    yield b"\xff\xff\xff\xff{}", "its header of"
+    yield b"", "too short"
+    yield bytes(300 << 20), "which no delta of its size should"
+
+
+def test_bad_deltas(bucket):
+    """What is wrong in a delta is said, and the version before stays."""
+    states = models.states(207, 2, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0")
+    with Mount(bucket) as m:
+        m.wait_version(t.window(0))
+        for data, sentence in bad_payloads(*states):
+            publish(t, "delta 1")  # another identity each time, and one that is right in between
+            t.delta(1, data=data)
+            told = mounted.wait_until(
+                lambda s=sentence: [p for p in m.status()["problems"] if s in p["error"]],
+                lambda s=sentence: (s, m.status()["problems"]))
+            assert told[0]["object"].endswith(grail.DELTA)
+            (t.folder(1) / f"READY-{t.window(1) + 30}").unlink()
+        publish(t, "delta 1")
+        m.wait_version(t.window(1))
+        holds(m.at, states[1])
+
+
+def test_no_object(bucket):
+    """READY, and what its manifest lists is not there."""
+    states = models.states(208, 2, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1")
+    (t.folder(1) / "DELTA" / grail.DELTA).unlink()
+    with Mount(bucket) as m:
+        m.wait_version(t.window(0))
+        mounted.wait_until(lambda: grail.DELTA in str(m.status()["problems"]), m.status)
+        t.delta(1)
+        m.wait_version(t.window(1))
+        holds(m.at, states[1])
