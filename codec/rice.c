@@ -80,7 +80,7 @@ static uint64_t tail_of_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, 
 	return tail;
 }
 
-/* Fills the reader; NULL, or what is wrong. */
+/* Fills the reader but for where the list's unary part begins; NULL, or what is wrong. */
 static const char *parse(struct rice_reader *r, const uint8_t *payload, size_t len,
 			 enum patch_op op)
 {
@@ -130,10 +130,6 @@ static const char *parse(struct rice_reader *r, const uint8_t *payload, size_t l
 	r->tail = payload + r->bytes;
 	r->tail_end = payload + len;
 	r->odd.unary = at;
-	at = r->kernel->skip(r->bits, r->bytes, at, r->odd.left);
-	if (at == UINT64_MAX)
-		return "is cut off in the unary part of its list of odd values";
-	r->list.unary = at;
 	return NULL;
 }
 
@@ -148,12 +144,6 @@ static const char *begin(struct rice_reader *r, const struct rice_kernel *kernel
 	r->count = count;
 	r->elements = elements;
 	return parse(r, payload, len, op);
-}
-
-int rice_open(struct rice_reader *r, const struct rice_kernel *kernel, const void *payload,
-	      size_t len, enum patch_op op, unsigned width, uint32_t count, uint32_t elements)
-{
-	return begin(r, kernel, payload, len, op, width, count, elements) == NULL ? 0 : -EBADMSG;
 }
 
 /* ---- decoding ---- */
@@ -194,33 +184,15 @@ static int positions_between(struct rice_reader *r, uint32_t n)
 	return 0;
 }
 
-/* The odd ones of odd_list[] that are among the n values in value_list[].  First without those that
- * need the tail: which ones those are cannot be predicted, so they are gathered without a branch.
- */
-RICE_INLINE int multiply(struct rice_reader *r, uint32_t n, unsigned width)
+/* Those of the chunk's values that go on in the tail. */
+RICE_INLINE int take_tail(struct rice_reader *r, const struct rice_spread *s, unsigned width)
 {
 	const uint64_t top = UINT64_C(1) << (8 * width - 1);
-	uint16_t later[RICE_CHUNK + 1];
-	const uint8_t *nibbles = r->nibble_list, *odds = r->odd_list;
-	const uint32_t done = r->done, end = r->odd_end;
-	uint32_t at = r->odd_at, many = 0;
-	uint8_t *values = r->value_list;
 
-	for (; at < end; at++) {
-		uint32_t i = rice_get16(odds + 2 * (size_t)at) - done;
-		uint8_t *value = values + (size_t)i * width;
-
-		if (i >= n)
-			break;
-		rice_set(value, rice_get(value, width) * (nibbles[at] + 2), width);
-		later[many] = (uint16_t)at;
-		many += nibbles[at] >= NIBBLE_BYTE;
-	}
-	r->odd_at = at;
-	for (uint32_t m = 0; m < many; m++) {
-		uint32_t i = rice_get16(odds + 2 * (size_t)later[m]) - done;
-		uint8_t *value = values + (size_t)i * width;
-		bool byte = nibbles[later[m]] == NIBBLE_BYTE;
+	for (uint32_t m = 0; m < s->many; m++) {
+		uint32_t i = rice_get16(s->later + 2 * (size_t)m);
+		uint8_t *value = r->value_list + (size_t)i * width;
+		bool byte = r->more_list[i] == NIBBLE_BYTE + 1;
 		size_t size = byte ? 1 : width, left = (size_t)(r->tail_end - r->tail);
 		/* with a byte it is u * 16 so far */
 		uint64_t tail = rice_load(r->tail, left, 0), v = rice_get(value, width);
@@ -234,43 +206,79 @@ RICE_INLINE int multiply(struct rice_reader *r, uint32_t n, unsigned width)
 	return 0;
 }
 
-static int multiply_of_width(struct rice_reader *r, uint32_t n)
+static int take_tail_of_width(struct rice_reader *r, const struct rice_spread *s)
 {
 	switch (r->width) {
-	case 1: return multiply(r, n, 1);
-	case 2: return multiply(r, n, 2);
-	case 4: return multiply(r, n, 4);
-	default: return multiply(r, n, 8);
+	case 1: return take_tail(r, s, 1);
+	case 2: return take_tail(r, s, 2);
+	case 4: return take_tail(r, s, 4);
+	default: return take_tail(r, s, 8);
 	}
+}
+
+/* The next odd values. */
+static int next_odd(struct rice_reader *r)
+{
+	uint32_t want = MIN(r->odd.left, (uint32_t)RICE_CHUNK);
+
+	r->odd_at = r->odd_end = 0;
+	if (want == 0)
+		return 0;
+	if (r->kernel->list(&r->odd, r->odd_list, want) < 0)
+		return -EBADMSG;
+	rice_nibbles(r->bits, r->bytes, r->nibble, want, r->nibble_list);
+	r->nibble += 4 * (uint64_t)want;
+	r->odd_end = want;
+	return 0;
 }
 
 static int coded_values(struct rice_reader *r, uint32_t n)
 {
 	const unsigned column = (unsigned)__builtin_ctz(r->width);
-	int ret = 0;
+	/* no stream: all bits are zero */
+	const size_t bytes = r->signs ? r->bytes : 0;
+	struct rice_spread s = {
+		.odds = r->odd_list,
+		.from = r->done,
+		.n = n,
+		.more = r->more_list,
+		.later = r->later_list,
+	};
+	uint32_t room = n; /* n values have no more odd ones */
 
-	if (r->signs)
-		r->kernel->units[column](r->bits, r->bytes, r->sign + r->done, n, r->value_list);
-	else /* no stream: all bits are zero */
-		r->kernel->units[column](r->bits, 0, 0, n, r->value_list);
-	while (ret == 0) {
-		if (r->odd_at == r->odd_end) {
-			uint32_t want = MIN(r->odd.left, (uint32_t)RICE_CHUNK);
+	memset(r->more_list, 0, n + RICE_SLACK / 2);
+	do {
+		uint32_t took;
 
-			if (want == 0)
-				break;
-			if (r->kernel->list(&r->odd, r->odd_list, want) < 0)
-				return -EBADMSG;
-			rice_nibbles(r->bits, r->bytes, r->nibble, want, r->nibble_list);
-			r->nibble += 4 * (uint64_t)want;
-			r->odd_at = 0;
-			r->odd_end = want;
-		}
-		ret = multiply_of_width(r, n);
-		if (r->odd_at < r->odd_end)
-			break; /* of a later chunk */
+		if (r->odd_at == r->odd_end && next_odd(r) < 0)
+			return -EBADMSG;
+		s.odds = r->odd_list + 2 * (size_t)r->odd_at;
+		s.nibbles = r->nibble_list + r->odd_at;
+		s.count = MIN(r->odd_end - r->odd_at, room);
+		took = r->kernel->spread(&s);
+		room -= took;
+		r->odd_at += took;
+	} while (r->odd_at == r->odd_end && r->odd.left > 0);
+	r->kernel->values[column](r->bits, bytes, r->sign + r->done, n, r->more_list,
+				  r->value_list);
+	return take_tail_of_width(r, &s);
+}
+
+int rice_open(struct rice_reader *r, const struct rice_kernel *kernel, const void *payload,
+	      size_t len, enum patch_op op, unsigned width, uint32_t count, uint32_t elements)
+{
+	if (begin(r, kernel, payload, len, op, width, count, elements) != NULL)
+		return -EBADMSG;
+	/* The list's unary part is behind that of the odd values, which are decoded at once if they
+	 * are not too many, or else stepped over. */
+	if (r->odd.left <= RICE_CHUNK) {
+		if (next_odd(r) < 0)
+			return -EBADMSG;
+		r->list.unary = r->odd.unary;
+		return 0;
 	}
-	return ret;
+	r->list.unary = r->kernel->skip(r->bits, r->bytes, r->odd.unary, r->odd.left);
+	return r->list.unary != UINT64_MAX ? 0 : -EBADMSG;
 }
 
 int rice_next(struct rice_reader *r)
@@ -346,12 +354,16 @@ int rice_check(const struct rice_kernel *kernel, const void *payload, size_t len
 {
 	struct rice_reader r;
 	const char *wrong = begin(&r, kernel, payload, len, op, width, count, elements);
-	uint64_t end, ignored;
+	uint64_t end;
 	int ret;
 
 	if (wrong != NULL)
 		return why_set(why, EBADMSG, "its payload %s", wrong);
-	ret = check_list(kernel, &r.odd, count, "odd values", &ignored, why);
+	if (kernel->skip(r.bits, r.bytes, r.odd.unary, r.odd.left) == UINT64_MAX)
+		return why_set(why, EBADMSG,
+			       "its payload is cut off in the unary part of its list of odd "
+			       "values");
+	ret = check_list(kernel, &r.odd, count, "odd values", &r.list.unary, why);
 	if (ret == 0)
 		ret = check_list(kernel, &r.list, elements,
 				 r.inverted ? "unchanged elements" : "changed elements", &end, why);

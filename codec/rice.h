@@ -56,7 +56,7 @@
 #include "codec/patch.h"
 #include "codec/rice_kernel.h"
 
-/* ---- reading a block, RICE_CHUNK elements at a time; some 30 KB, for the stack ---- */
+/* ---- reading a block, RICE_CHUNK elements at a time; some 40 KB, for the stack ---- */
 
 struct rice_reader {
 	/* What rice_next() has decoded: n elements, little-endian. */
@@ -78,7 +78,9 @@ struct rice_reader {
 	_Alignas(64) uint8_t position_list[2 * (RICE_CHUNK + RICE_SLACK)];
 	_Alignas(64) uint8_t hole_list[2 * (RICE_CHUNK + RICE_SLACK)];
 	_Alignas(64) uint8_t odd_list[2 * (RICE_CHUNK + RICE_SLACK)];
-	_Alignas(64) uint8_t nibble_list[RICE_CHUNK + RICE_SLACK];
+	_Alignas(64) uint8_t nibble_list[RICE_CHUNK + RICE_SLACK]; /* each plus one */
+	_Alignas(64) uint8_t more_list[RICE_MORE];		   /* see struct rice_spread */
+	_Alignas(64) uint8_t later_list[2 * (RICE_CHUNK + RICE_SLACK)];
 	_Alignas(64) uint8_t value_list[8 * (RICE_CHUNK + RICE_SLACK)];
 };
 

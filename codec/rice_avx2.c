@@ -36,19 +36,29 @@ TARGET_INLINE __m128i load16(const uint8_t *bits, size_t bytes, uint64_t byte)
 
 /* ---- decoding ---- */
 
+/* Whole bytes are read 64 bits at a time; in the first of them, bits before the list's are not its
+ * own. */
 TARGET_INLINE int ones(const struct rice_list *l, uint32_t want, uint8_t *places,
 		       uint64_t *out_bits)
 {
-	__m128i base = _mm_setzero_si128();
-	uint64_t at = l->unary, from = 0;
+	const uint8_t *bits = l->bits;
+	const size_t bytes = l->bytes, whole = bytes >= 8 ? bytes - 7 : 0;
+	const unsigned before = l->unary % 8;
+	__m128i base = _mm_set1_epi16((short)-before);
+	uint64_t clear = ~UINT64_C(0) << before, from = 0 - (uint64_t)before;
+	size_t at = (size_t)(l->unary / 8);
 	uint32_t n = 0;
 
-	do {
-		uint64_t w = rice_word(l->bits, l->bytes, at) & rice_mask(RICE_WORD);
+	for (;; at += 8, from += 64, clear = ~UINT64_C(0)) {
+		uint64_t w;
 
-		if (at / 8 >= l->bytes)
+		if (RICE_LIKELY(at < whole))
+			w = rice_get(bits + at, 8) & clear;
+		else if (at < bytes)
+			w = rice_load(bits, bytes, at) & clear;
+		else
 			return -EBADMSG;
-		for (unsigned i = 0; i < RICE_WORD / 8; i++, w >>= 8) {
+		for (unsigned i = 0; i < 8; i++, w >>= 8) {
 			__m128i p = _mm_cvtepu8_epi16(
 				_mm_loadl_epi64((const __m128i *)rice_places[w & 0xff]));
 
@@ -57,96 +67,173 @@ TARGET_INLINE int ones(const struct rice_list *l, uint32_t want, uint8_t *places
 			base = _mm_add_epi16(base, _mm_set1_epi16(8));
 			n += (uint32_t)_mm_popcnt_u32((uint32_t)w & 0xff);
 		}
-		from = at - l->unary;
-		at += RICE_WORD;
-	} while (n < want);
+		if (n >= want)
+			break;
+	}
 	*out_bits = from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
 	return 0;
 }
 
-/* How four fields of k bits, the first at bit `shift` of 16 bytes, become 32-bit lanes. */
+/* How 16 fields of k bits, the first at bit `shift`, become 16-bit lanes. */
 struct unpack {
-	__m256i bytes, shifts; /* of the first four, and of the next four */
-	uint32_t second;       /* bytes from the first four's to the next four's */
+	__m256i bytes, shifts; /* WIDE: of four fields and of the next four */
+	__m256i factors;
+	__m128i down;
+	uint32_t second; /* WIDE: bytes from four fields to the next four */
 };
 
-TARGET_INLINE struct unpack unpack_of(unsigned k, unsigned shift)
+enum { NARROW = 9 }; /* bits that are in two bytes, wherever they begin */
+
+/* For up to NARROW bits, eight fields from 16 bytes: the two bytes that each is in, and the factor
+ * that moves it to the top of these. */
+TARGET_INLINE void unpack_narrow(struct unpack *u, unsigned k, unsigned shift)
+{
+	const __m256i lane = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+	const __m256i powers = _mm256_set_epi64x(0, (long long)0x8040201008040201, 0,
+						 (long long)0x8040201008040201);
+	const __m256i both = _mm256_set1_epi16(0x0101);
+	__m256i first = _mm256_mullo_epi16(lane, _mm256_set1_epi16((short)k)), up;
+
+	first = _mm256_add_epi16(first, _mm256_set1_epi16((short)shift));
+	up = _mm256_sub_epi16(_mm256_set1_epi16((short)(16 - k)),
+			      _mm256_and_si256(first, _mm256_set1_epi16(7)));
+	/* two to the power of `up`, from a table for the low byte and for the high one */
+	up = _mm256_sub_epi16(_mm256_mullo_epi16(up, both), _mm256_set1_epi16(0x0800));
+	u->factors = _mm256_shuffle_epi8(powers, up);
+	u->bytes = _mm256_add_epi16(_mm256_mullo_epi16(_mm256_srli_epi16(first, 3), both),
+				    _mm256_set1_epi16(0x0100));
+	u->down = _mm_cvtsi32_si128((int)(16 - k));
+}
+
+/* For more, four fields from 16 bytes into 32-bit lanes. */
+TARGET_INLINE void unpack_wide(struct unpack *u, unsigned k, unsigned shift)
 {
 	const unsigned next = (4 * k + shift) % 8;
 	const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3);
 	__m256i first = _mm256_setr_epi32((int)shift, (int)shift, (int)shift, (int)shift, (int)next,
 					  (int)next, (int)next, (int)next);
-	struct unpack u = {.second = (4 * k + shift) / 8};
 
 	first = _mm256_add_epi32(first, _mm256_mullo_epi32(lane, _mm256_set1_epi32((int)k)));
-	u.shifts = _mm256_and_si256(first, _mm256_set1_epi32(7));
-	u.bytes = _mm256_add_epi8(
+	u->shifts = _mm256_and_si256(first, _mm256_set1_epi32(7));
+	u->bytes = _mm256_add_epi8(
 		_mm256_mullo_epi32(_mm256_srli_epi32(first, 3), _mm256_set1_epi32(0x01010101)),
 		_mm256_set1_epi32(0x03020100));
-	return u;
+	u->second = (4 * k + shift) / 8;
 }
 
-TARGET_INLINE __m256i fields(const struct rice_list *l, const struct unpack *u, uint64_t byte)
+TARGET_INLINE __m256i two(__m128i low, __m128i high)
 {
-	__m256i x = _mm256_inserti128_si256(_mm256_castsi128_si256(load16(l->bits, l->bytes, byte)),
-					    load16(l->bits, l->bytes, byte + u->second), 1);
+	return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+TARGET_INLINE __m256i fields_wide(const struct rice_list *l, const struct unpack *u, uint64_t byte)
+{
+	__m256i x =
+		two(load16(l->bits, l->bytes, byte), load16(l->bits, l->bytes, byte + u->second));
 
 	return _mm256_srlv_epi32(_mm256_shuffle_epi8(x, u->bytes), u->shifts);
 }
 
-/* Eight 32-bit lanes each of a and b (a's first) become 16 in order, cut to the mask. */
-TARGET_INLINE __m256i join(__m256i a, __m256i b, __m256i mask)
+/* 16 fields of more than NARROW bits at `byte`. */
+TARGET_INLINE __m256i wide(const struct rice_list *l, const struct unpack *u, uint64_t byte)
 {
-	__m256i x = _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+	const __m256i mask = _mm256_set1_epi32((int)rice_mask(l->k));
+	__m256i x = _mm256_packus_epi32(_mm256_and_si256(fields_wide(l, u, byte), mask),
+					_mm256_and_si256(fields_wide(l, u, byte + l->k), mask));
 
 	return _mm256_permute4x64_epi64(x, 0xd8);
 }
 
-TARGET_INLINE __m256i prefix_sums(__m256i x)
+TARGET_INLINE __m256i narrow(const struct unpack *u, __m256i x)
 {
-	__m256i t;
-
-	x = _mm256_add_epi16(x, _mm256_slli_si256(x, 2));
-	x = _mm256_add_epi16(x, _mm256_slli_si256(x, 4));
-	x = _mm256_add_epi16(x, _mm256_slli_si256(x, 8));
-	t = _mm256_shuffle_epi8(x, _mm256_set1_epi16(0x0f0e));
-	return _mm256_add_epi16(x, _mm256_permute2x128_si256(t, t, 0x08));
+	x = _mm256_mullo_epi16(_mm256_shuffle_epi8(x, u->bytes), u->factors);
+	return _mm256_srl_epi16(x, u->down);
 }
 
-/* From places to values, in place.  Entry i is ((place - i) << k) + i + the sum of low parts; what
- * of that depends on i alone goes into one vector with the sum so far. */
-TARGET_INLINE void values(const struct rice_list *l, uint32_t want, uint8_t *out)
+struct sums {
+	__m256i sum, step;
+	__m128i k;
+};
+
+/* From places to values, 16 of them in place; x has their low parts.  Entry i is ((place - i) << k)
+ * + i + the sum of low parts; what of that depends on i alone goes into one vector with the sum so
+ * far. */
+TARGET_INLINE void values(struct sums *s, __m256i x, uint8_t *out)
 {
-	const struct unpack u = unpack_of(l->k, l->low % 8);
-	const __m256i mask = _mm256_set1_epi32((int)rice_mask(l->k));
-	const __m256i step = _mm256_set1_epi16((short)(LANES - (LANES << l->k)));
-	const __m128i k = _mm_cvtsi32_si128((int)l->k);
+	const __m256i last = _mm256_set1_epi16(0x0f0e);
+	__m256i place = _mm256_loadu_si256((const __m256i *)out), t;
+	__m256i high = _mm256_add_epi16(_mm256_sll_epi16(place, s->k), s->sum);
+
+	x = _mm256_add_epi16(x, _mm256_slli_epi64(x, 16));
+	x = _mm256_add_epi16(x, _mm256_slli_epi64(x, 32));
+	t = _mm256_shuffle_epi8(x,
+				_mm256_setr_epi64x(-1, 0x0706070607060706, -1, 0x0706070607060706));
+	x = _mm256_add_epi16(x, t);
+	t = _mm256_shuffle_epi8(x, last);
+	x = _mm256_add_epi16(x, _mm256_permute2x128_si256(t, t, 0x08));
+	_mm256_storeu_si256((__m256i *)out, _mm256_add_epi16(high, x));
+	x = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(x, 0xff), last);
+	s->sum = _mm256_add_epi16(_mm256_add_epi16(s->sum, s->step), x);
+}
+
+TARGET_INLINE struct sums sums_of(const struct rice_list *l)
+{
 	const __m256i count =
 		_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	__m256i sum = _mm256_sub_epi16(count, _mm256_sll_epi16(count, k));
+	struct sums s = {
+		.step = _mm256_set1_epi16((short)(LANES - (LANES << l->k))),
+		.k = _mm_cvtsi32_si128((int)l->k),
+	};
+
+	s.sum = _mm256_sub_epi16(count, _mm256_sll_epi16(count, s.k));
+	s.sum = _mm256_add_epi16(s.sum, _mm256_set1_epi16((short)l->next));
+	return s;
+}
+
+TARGET_INLINE void values_narrow(const struct rice_list *l, uint32_t want, const struct unpack *u,
+				 uint8_t *out)
+{
+	const uint8_t *bits = l->bits;
+	const size_t bytes = l->bytes, k = l->k, room = 16 + k;
+	const size_t whole = bytes >= room ? bytes - room + 1 : 0;
+	struct sums s = sums_of(l);
+	size_t byte = (size_t)(l->low / 8);
+	uint32_t i = 0;
+
+	for (; i < want && byte < whole; i += LANES, byte += 2 * k)
+		values(&s,
+		       narrow(u, two(_mm_loadu_si128((const __m128i *)(bits + byte)),
+				     _mm_loadu_si128((const __m128i *)(bits + byte + k)))),
+		       out + 2 * (size_t)i);
+	for (; i < want; i += LANES, byte += 2 * k)
+		values(&s, narrow(u, two(load16(bits, bytes, byte), load16(bits, bytes, byte + k))),
+		       out + 2 * (size_t)i);
+}
+
+TARGET_INLINE void values_wide(const struct rice_list *l, uint32_t want, uint8_t *out)
+{
+	struct sums s = sums_of(l);
 	uint64_t byte = l->low / 8;
+	struct unpack u;
 
-	sum = _mm256_add_epi16(sum, _mm256_set1_epi16((short)l->next));
-	for (uint32_t i = 0; i < want; i += LANES, byte += 2 * l->k, out += 2 * LANES) {
-		__m256i x = join(fields(l, &u, byte), fields(l, &u, byte + l->k), mask);
-		__m256i place = _mm256_loadu_si256((const __m256i *)out);
-		__m256i high = _mm256_add_epi16(_mm256_sll_epi16(place, k), sum), all;
-
-		x = prefix_sums(x);
-		_mm256_storeu_si256((__m256i *)out, _mm256_add_epi16(high, x));
-		all = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(x, 0xff),
-					  _mm256_set1_epi16(0x0f0e));
-		sum = _mm256_add_epi16(_mm256_add_epi16(sum, step), all);
-	}
+	unpack_wide(&u, l->k, l->low % 8);
+	for (uint32_t i = 0; i < want; i += LANES, byte += 2 * l->k)
+		values(&s, wide(l, &u, byte), out + 2 * (size_t)i);
 }
 
 TARGET static int list(struct rice_list *l, uint8_t *out, uint32_t want)
 {
+	struct unpack u;
 	uint64_t bits;
 
+	/* first, so that it is ready when it is needed */
+	unpack_narrow(&u, MIN(l->k, (unsigned)NARROW), l->low % 8);
 	if (ones(l, want, out, &bits) < 0)
 		return -EBADMSG;
-	values(l, want, out);
+	if (l->k <= NARROW)
+		values_narrow(l, want, &u, out);
+	else
+		values_wide(l, want, out);
 	rice_advance(l, want, out, bits);
 	return 0;
 }
@@ -168,7 +255,58 @@ TARGET static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint
 	return at + _tzcnt_u64(_pdep_u64(UINT64_C(1) << (n - 1), w)) + 1;
 }
 
-TARGET static void units_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, uint8_t *out)
+/* Appends those of eight u16 whose bit is set. */
+TARGET_INLINE uint32_t gather(__m128i eight, uint32_t bits, uint8_t *out, uint32_t n)
+{
+	__m128i p = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)rice_places[bits]));
+
+	p = _mm_add_epi16(_mm_mullo_epi16(p, _mm_set1_epi16(0x0202)), _mm_set1_epi16(0x0100));
+	_mm_storeu_si128((__m128i *)(out + 2 * (size_t)n), _mm_shuffle_epi8(eight, p));
+	return n + (uint32_t)_mm_popcnt_u32(bits);
+}
+
+/* 16 at a time; what is behind the last goes to the place of more[] that is nobody's. */
+TARGET static uint32_t spread(struct rice_spread *s)
+{
+	const __m256i from = _mm256_set1_epi16((short)s->from);
+	const __m256i most = _mm256_set1_epi16((short)(s->n - 1));
+	uint8_t *more = s->more;
+	uint32_t at = 0;
+
+	while (at < s->count) {
+		const uint8_t *nibbles = s->nibbles + at;
+		__m128i b = _mm_loadu_si128((const __m128i *)nibbles);
+		__m256i x = _mm256_loadu_si256((const __m256i *)(s->odds + 2 * (size_t)at)), below;
+		uint32_t bits, take;
+		uint16_t i[LANES];
+
+		x = _mm256_sub_epi16(x, from);
+		below = _mm256_cmpeq_epi16(_mm256_min_epu16(x, most), x);
+		bits = (uint32_t)_mm256_movemask_epi8(
+			_mm256_permute4x64_epi64(_mm256_packs_epi16(below, below), 0x08));
+		take = MIN((uint32_t)_tzcnt_u32(~bits | 1U << LANES), s->count - at);
+		bits = (uint32_t)_mm_movemask_epi8(_mm_cmpgt_epi8(b, _mm_set1_epi8(14)));
+		bits = _bzhi_u32(bits, take);
+		s->many = gather(_mm256_castsi256_si128(x), bits & 0xff, s->later, s->many);
+		s->many = gather(_mm256_extracti128_si256(x, 1), bits >> 8, s->later, s->many);
+		_mm256_storeu_si256((__m256i *)i, x);
+		for (uint32_t j = take; j % 4 != 0; j++)
+			i[j] = RICE_MORE - 1;
+		for (uint32_t j = 0; j < take; j += 4) {
+			more[i[j]] = nibbles[j];
+			more[i[j + 1]] = nibbles[j + 1];
+			more[i[j + 2]] = nibbles[j + 2];
+			more[i[j + 3]] = nibbles[j + 3];
+		}
+		at += take;
+		if (take < LANES)
+			break;
+	}
+	return at;
+}
+
+TARGET static void values_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *more, uint8_t *out)
 {
 	const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048,
 					      4096, 8192, 16384, -32768);
@@ -176,10 +314,12 @@ TARGET static void units_2(const uint8_t *bits, size_t bytes, uint64_t at, uint3
 	for (uint32_t i = 0; i < n; i += LANES) {
 		short w = (short)rice_word(bits, bytes, at + i);
 		__m256i set = _mm256_and_si256(_mm256_set1_epi16(w), bit);
+		__m256i sign = _mm256_or_si256(_mm256_cmpeq_epi16(set, bit), _mm256_set1_epi16(1));
+		__m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(more + i)));
 
 		_mm256_storeu_si256(
 			(__m256i *)(out + 2 * (size_t)i),
-			_mm256_or_si256(_mm256_cmpeq_epi16(set, bit), _mm256_set1_epi16(1)));
+			_mm256_sign_epi16(_mm256_add_epi16(x, _mm256_set1_epi16(1)), sign));
 	}
 }
 
@@ -287,11 +427,11 @@ TARGET static uint32_t odd_2(const uint8_t *v, uint32_t n, uint64_t unit, uint8_
 	return m;
 }
 
-#define PLAIN_UNITS(width)                                                                         \
-	TARGET static void units_##width(const uint8_t *bits, size_t bytes, uint64_t at,           \
-					 uint32_t n, uint8_t *out)                                 \
+#define PLAIN_VALUES(width)                                                                        \
+	TARGET static void values_##width(const uint8_t *bits, size_t bytes, uint64_t at,          \
+					  uint32_t n, const uint8_t *more, uint8_t *out)           \
 	{                                                                                          \
-		rice_units(bits, bytes, at, n, out, width);                                        \
+		rice_signed(bits, bytes, at, n, more, out, width);                                 \
 	}
 #define PLAIN_SIGNS(width)                                                                         \
 	TARGET static void signs_##width(struct rice_bits *b, const uint8_t *v, uint32_t n)        \
@@ -305,9 +445,9 @@ TARGET static uint32_t odd_2(const uint8_t *v, uint32_t n, uint64_t unit, uint8_
 		return rice_odd(v, n, unit, out, width);                                           \
 	}
 
-PLAIN_UNITS(1)
-PLAIN_UNITS(4)
-PLAIN_UNITS(8)
+PLAIN_VALUES(1)
+PLAIN_VALUES(4)
+PLAIN_VALUES(8)
 PLAIN_SIGNS(1)
 PLAIN_SIGNS(4)
 PLAIN_SIGNS(8)
@@ -381,7 +521,8 @@ const struct rice_kernel rice_kernel_avx2 = {
 	.name = "avx2",
 	.list = list,
 	.skip = skip,
-	.units = {units_1, units_2, units_4, units_8},
+	.spread = spread,
+	.values = {values_1, values_2, values_4, values_8},
 	.gaps = gaps,
 	.quotients = quotients,
 	.put_lows = put_lows,

@@ -3,7 +3,7 @@
  * The kernel for CPUs with AVX-512 and its second set of byte instructions (VBMI2).
  *
  * A list is decoded in two passes over a chunk: the places of the unary part's ones come out of a
- * 56-bit word with one compress, then 32 low parts at a time are brought into 16-bit lanes (permute
+ * 64-bit word with one compress, then 32 low parts at a time are brought into 16-bit lanes (permute
  * bytes, shift bits), added up across the lanes and joined with the places.  All arithmetic is
  * modulo 65,536, which is exact for a valid list.
  *
@@ -52,29 +52,40 @@ TARGET_INLINE __m512i load64(const uint8_t *bits, size_t bytes, uint64_t byte)
 
 /* ---- decoding ---- */
 
+/* Whole bytes are read 64 bits at a time; in the first of them, bits before the list's are not its
+ * own. */
 TARGET_INLINE int ones(const struct rice_list *l, uint32_t want, uint8_t *places,
 		       uint64_t *out_bits)
 {
 	const __m512i count = _mm512_load_si512(counting);
-	__m512i base = _mm512_setzero_si512();
-	uint64_t at = l->unary, from = 0;
+	const uint8_t *bits = l->bits;
+	const size_t bytes = l->bytes, whole = bytes >= 8 ? bytes - 7 : 0;
+	const unsigned before = l->unary % 8;
+	__m512i base = _mm512_set1_epi16((short)-before);
+	uint64_t clear = ~UINT64_C(0) << before, from = 0 - (uint64_t)before;
+	size_t at = (size_t)(l->unary / 8);
 	uint32_t n = 0;
 
-	do {
-		uint64_t w = rice_word(l->bits, l->bytes, at) & rice_mask(RICE_WORD);
-		__m512i p = _mm512_maskz_compress_epi8(w, count);
-		__m512i lo = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(p));
-		__m512i hi = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(p, 1));
+	for (;; at += 8, from += 64, clear = ~UINT64_C(0)) {
+		__m512i p, lo, hi;
+		uint64_t w;
 
-		if (at / 8 >= l->bytes)
+		if (RICE_LIKELY(at < whole))
+			w = rice_get(bits + at, 8) & clear;
+		else if (at < bytes)
+			w = rice_load(bits, bytes, at) & clear;
+		else
 			return -EBADMSG;
+		p = _mm512_maskz_compress_epi8(w, count);
+		lo = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(p));
+		hi = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(p, 1));
 		_mm512_storeu_si512(places + 2 * (size_t)n, _mm512_add_epi16(base, lo));
 		_mm512_storeu_si512(places + 2 * (size_t)n + 64, _mm512_add_epi16(base, hi));
-		base = _mm512_add_epi16(base, _mm512_set1_epi16(RICE_WORD));
+		base = _mm512_add_epi16(base, _mm512_set1_epi16(64));
 		n += (uint32_t)_mm_popcnt_u64(w);
-		from = at - l->unary;
-		at += RICE_WORD;
-	} while (n < want);
+		if (n >= want)
+			break;
+	}
 	*out_bits = from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
 	return 0;
 }
@@ -105,53 +116,87 @@ TARGET_INLINE struct unpack unpack_of(unsigned k, unsigned shift)
 	return u;
 }
 
-TARGET_INLINE __m512i prefix_sums(__m512i x)
+/* What the eighths before each eighth add up to; x has sums within the eighths. */
+TARGET_INLINE __m512i sums_before(__m512i x)
 {
-	__m512i last = _mm512_set4_epi32(0x0f0e0f0e, 0x0f0e0f0e, 0x0f0e0f0e, 0x0f0e0f0e), t;
+	const __m512i last = _mm512_set4_epi32(0x0f0e0f0e, 0x0f0e0f0e, 0x07060706, 0x07060706);
+	const __m512i one = _mm512_setr_epi64(0, 0, 1, 2, 3, 4, 5, 6);
+	const __m512i two = _mm512_setr_epi64(0, 0, 0, 1, 2, 3, 4, 5);
+	const __m512i four = _mm512_setr_epi64(0, 0, 0, 0, 0, 1, 2, 3);
+	__m512i t = _mm512_shuffle_epi8(x, last);
 
-	x = _mm512_add_epi16(x, _mm512_bslli_epi128(x, 2));
-	x = _mm512_add_epi16(x, _mm512_bslli_epi128(x, 4));
-	x = _mm512_add_epi16(x, _mm512_bslli_epi128(x, 8));
-	/* and what the quarters before add up to */
-	t = _mm512_shuffle_epi8(x, last);
-	t = _mm512_maskz_shuffle_i64x2(0xfc, t, t, 0x90);
-	t = _mm512_add_epi16(t, _mm512_maskz_shuffle_i64x2(0xf0, t, t, 0x90));
-	t = _mm512_add_epi16(t, _mm512_maskz_shuffle_i64x2(0xc0, t, t, 0x40));
-	return _mm512_add_epi16(x, t);
+	t = _mm512_maskz_permutexvar_epi64(0xfe, one, t);
+	t = _mm512_add_epi16(t, _mm512_maskz_permutexvar_epi64(0xfc, one, t));
+	t = _mm512_add_epi16(t, _mm512_maskz_permutexvar_epi64(0xf8, two, t));
+	return _mm512_add_epi16(t, _mm512_maskz_permutexvar_epi64(0xe0, four, t));
 }
 
-/* From places to values, in place.  Entry i is ((place - i) << k) + i + the sum of low parts; what
- * of that depends on i alone goes into one vector with the sum so far. */
-TARGET_INLINE void values(const struct rice_list *l, uint32_t want, uint8_t *out)
+/* The same where the sum of an eighth fits into a byte: those before are brought together, and
+ * there is an instruction that adds up bytes. */
+TARGET_INLINE __m512i small_sums_before(__m512i x)
 {
-	const struct unpack u = unpack_of(l->k, l->low % 8);
+	const __m512i eighths = _mm512_set1_epi64(0x3e362e261e160e06);
+	const __m512i spread = _mm512_set4_epi32(0x09080908, 0x09080908, 0x01000100, 0x01000100);
+	__m512i t = _mm512_maskz_permutexvar_epi8(UINT64_C(0x7f3f1f0f07030100), eighths, x);
+
+	return _mm512_shuffle_epi8(_mm512_sad_epu8(t, _mm512_setzero_si512()), spread);
+}
+
+struct sums {
+	__m512i k, sum, step;
+};
+
+/* 32 entries.  Entry i is ((place - i) << k) + i + the sum of low parts; what of that depends on i
+ * alone goes into one vector with the sum so far. */
+TARGET_INLINE void values(const struct unpack *u, struct sums *s, __m512i bits, bool small,
+			  uint8_t *out)
+{
 	const __m512i last = _mm512_set1_epi16(LANES - 1);
-	const __m512i step = _mm512_set1_epi16((short)(LANES - (LANES << l->k)));
-	const __m128i k = _mm_cvtsi32_si128((int)l->k);
-	__m512i sum = _mm512_sub_epi16(count16(), _mm512_sll_epi16(count16(), k));
-	uint64_t byte = l->low / 8;
+	__m512i high = _mm512_add_epi16(_mm512_sllv_epi16(_mm512_loadu_si512(out), s->k), s->sum);
+	__m512i x = _mm512_permutexvar_epi8(u->bytes, bits);
 
-	sum = _mm512_add_epi16(sum, _mm512_set1_epi16((short)l->next));
-	for (uint32_t i = 0; i < want; i += LANES, byte += 4 * l->k, out += 2 * LANES) {
-		__m512i x = _mm512_permutexvar_epi8(u.bytes, load64(l->bits, l->bytes, byte));
-		__m512i high = _mm512_add_epi16(_mm512_sll_epi16(_mm512_loadu_si512(out), k), sum);
+	x = _mm512_and_si512(_mm512_multishift_epi64_epi8(u->shifts, x), u->mask);
+	/* shifts by bits, since those by bytes all take the port of the permutations */
+	x = _mm512_add_epi16(x, _mm512_slli_epi64(x, 16));
+	x = _mm512_add_epi16(x, _mm512_slli_epi64(x, 32));
+	x = _mm512_add_epi16(x, small ? small_sums_before(x) : sums_before(x));
+	_mm512_storeu_si512(out, _mm512_add_epi16(high, x));
+	s->sum = _mm512_add_epi16(_mm512_add_epi16(s->sum, s->step),
+				  _mm512_permutexvar_epi16(last, x));
+}
 
-		x = _mm512_and_si512(_mm512_multishift_epi64_epi8(u.shifts, x), u.mask);
-		x = prefix_sums(x);
-		_mm512_storeu_si512(out, _mm512_add_epi16(high, x));
-		sum = _mm512_add_epi16(_mm512_add_epi16(sum, step),
-				       _mm512_permutexvar_epi16(last, x));
-	}
+/* From places to values, in place. */
+TARGET_INLINE void all_values(const struct rice_list *l, uint32_t want, const struct unpack *u,
+			      bool small, uint8_t *out)
+{
+	const uint8_t *bits = l->bits;
+	const size_t bytes = l->bytes, whole = bytes >= 64 ? bytes - 63 : 0;
+	const size_t step = 4 * (size_t)l->k;
+	struct sums s = {.k = _mm512_set1_epi16((short)l->k),
+			 .step = _mm512_set1_epi16((short)(LANES - (LANES << l->k)))};
+	size_t byte = (size_t)(l->low / 8);
+	uint32_t i = 0;
+
+	s.sum = _mm512_sub_epi16(count16(), _mm512_sllv_epi16(count16(), s.k));
+	s.sum = _mm512_add_epi16(s.sum, _mm512_set1_epi16((short)l->next));
+	for (; i < want && byte < whole; i += LANES, byte += step)
+		values(u, &s, _mm512_loadu_si512(bits + byte), small, out + 2 * (size_t)i);
+	for (; i < want; i += LANES, byte += step)
+		values(u, &s, load64(bits, bytes, byte), small, out + 2 * (size_t)i);
 }
 
 TARGET static int list(struct rice_list *l, uint8_t *out, uint32_t want)
 {
+	/* first, so that it is ready when it is needed */
+	const struct unpack u = unpack_of(l->k, l->low % 8);
 	uint64_t bits;
 
 	if (ones(l, want, out, &bits) < 0)
 		return -EBADMSG;
-	if (l->k < 15)
-		values(l, want, out);
+	if (l->k <= 6) /* 4 * 63 < 256 */
+		all_values(l, want, &u, true, out);
+	else if (l->k < 15)
+		all_values(l, want, &u, false, out);
 	else /* four fields are more than 56 bits; in place, since each is read before it is set */
 		rice_values(l, want, (const uint16_t *)(const void *)out, out);
 	rice_advance(l, want, out, bits);
@@ -175,40 +220,99 @@ TARGET static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint
 	return at + _tzcnt_u64(_pdep_u64(UINT64_C(1) << (n - 1), w)) + 1;
 }
 
-TARGET static void units_1(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, uint8_t *out)
+/* 32 at a time; what is behind the last goes to the place of more[] that is nobody's. */
+TARGET static uint32_t spread(struct rice_spread *s)
 {
-	for (uint32_t i = 0; i < n; i += 32)
+	const __m512i from = _mm512_set1_epi16((short)s->from);
+	const __m512i n = _mm512_set1_epi16((short)s->n);
+	const __m512i nobody = _mm512_set1_epi16(RICE_MORE - 1);
+	uint8_t *more = s->more;
+	uint32_t at = 0, many = s->many;
+
+	while (at < s->count) {
+		const uint8_t *nibbles = s->nibbles + at;
+		__m256i b = _mm256_loadu_si256((const __m256i *)nibbles);
+		__m512i x = _mm512_sub_epi16(_mm512_loadu_si512(s->odds + 2 * (size_t)at), from);
+		uint32_t below = _mm512_cmplt_epu16_mask(x, n), high;
+		uint32_t take = MIN((uint32_t)_tzcnt_u32(~below), s->count - at);
+		uint16_t i[LANES] __attribute__((aligned(64)));
+
+		below = _bzhi_u32(~UINT32_C(0), take);
+		high = _mm256_mask_cmpgt_epu8_mask(below, b, _mm256_set1_epi8(14));
+		_mm512_storeu_si512(s->later + 2 * (size_t)many,
+				    _mm512_maskz_compress_epi16(high, x));
+		many += (uint32_t)_mm_popcnt_u32(high);
+		_mm512_store_si512(i, _mm512_mask_mov_epi16(nobody, below, x));
+		for (uint32_t j = 0; j < take; j += 4) {
+			more[i[j]] = nibbles[j];
+			more[i[j + 1]] = nibbles[j + 1];
+			more[i[j + 2]] = nibbles[j + 2];
+			more[i[j + 3]] = nibbles[j + 3];
+		}
+		at += take;
+		if (take < LANES)
+			break;
+	}
+	s->many = many;
+	return at;
+}
+
+TARGET static void values_1(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *more, uint8_t *out)
+{
+	for (uint32_t i = 0; i < n; i += 32) {
+		__mmask32 minus = (__mmask32)rice_word(bits, bytes, at + i);
+		__m256i x = _mm256_add_epi8(_mm256_loadu_si256((const __m256i *)(more + i)),
+					    _mm256_set1_epi8(1));
+
 		_mm256_storeu_si256((__m256i *)(out + i),
-				    _mm256_mask_blend_epi8((uint32_t)rice_word(bits, bytes, at + i),
-							   _mm256_set1_epi8(1),
-							   _mm256_set1_epi8(-1)));
+				    _mm256_mask_sub_epi8(x, minus, _mm256_setzero_si256(), x));
+	}
 }
 
-TARGET static void units_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, uint8_t *out)
+TARGET static void values_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *more, uint8_t *out)
 {
-	for (uint32_t i = 0; i < n; i += 32)
-		_mm512_storeu_si512(
-			out + 2 * (size_t)i,
-			_mm512_mask_blend_epi16((uint32_t)rice_word(bits, bytes, at + i),
-						_mm512_set1_epi16(1), _mm512_set1_epi16(-1)));
+	const size_t whole = bytes >= 8 ? bytes - 7 : 0;
+	const unsigned shift = at % 8;
+	size_t byte = (size_t)(at / 8);
+
+	for (uint32_t i = 0; i < n; i += 32, byte += 4) {
+		uint64_t w = RICE_LIKELY(byte < whole) ? rice_get(bits + byte, 8)
+						       : rice_load(bits, bytes, byte);
+		__mmask32 minus = (__mmask32)(w >> shift);
+		__m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(more + i)));
+
+		x = _mm512_add_epi16(x, _mm512_set1_epi16(1));
+		_mm512_storeu_si512(out + 2 * (size_t)i,
+				    _mm512_mask_sub_epi16(x, minus, _mm512_setzero_si512(), x));
+	}
 }
 
-TARGET static void units_4(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, uint8_t *out)
+TARGET static void values_4(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *more, uint8_t *out)
 {
-	for (uint32_t i = 0; i < n; i += 16)
-		_mm512_storeu_si512(
-			out + 4 * (size_t)i,
-			_mm512_mask_blend_epi32((__mmask16)rice_word(bits, bytes, at + i),
-						_mm512_set1_epi32(1), _mm512_set1_epi32(-1)));
+	for (uint32_t i = 0; i < n; i += 16) {
+		__mmask16 minus = (__mmask16)rice_word(bits, bytes, at + i);
+		__m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(more + i)));
+
+		x = _mm512_add_epi32(x, _mm512_set1_epi32(1));
+		_mm512_storeu_si512(out + 4 * (size_t)i,
+				    _mm512_mask_sub_epi32(x, minus, _mm512_setzero_si512(), x));
+	}
 }
 
-TARGET static void units_8(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, uint8_t *out)
+TARGET static void values_8(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *more, uint8_t *out)
 {
-	for (uint32_t i = 0; i < n; i += 8)
-		_mm512_storeu_si512(
-			out + 8 * (size_t)i,
-			_mm512_mask_blend_epi64((__mmask8)rice_word(bits, bytes, at + i),
-						_mm512_set1_epi64(1), _mm512_set1_epi64(-1)));
+	for (uint32_t i = 0; i < n; i += 8) {
+		__mmask8 minus = (__mmask8)rice_word(bits, bytes, at + i);
+		__m512i x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(more + i)));
+
+		x = _mm512_add_epi64(x, _mm512_set1_epi64(1));
+		_mm512_storeu_si512(out + 8 * (size_t)i,
+				    _mm512_mask_sub_epi64(x, minus, _mm512_setzero_si512(), x));
+	}
 }
 
 /* ---- encoding ---- */
@@ -416,7 +520,8 @@ const struct rice_kernel rice_kernel_avx512 = {
 	.name = "avx512",
 	.list = list,
 	.skip = skip,
-	.units = {units_1, units_2, units_4, units_8},
+	.spread = spread,
+	.values = {values_1, values_2, values_4, values_8},
 	.gaps = gaps,
 	.quotients = quotients,
 	.put_lows = put_lows,

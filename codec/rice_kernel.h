@@ -22,6 +22,7 @@
 enum {
 	RICE_CHUNK = 2048, /* most entries of a list decoded at a time */
 	RICE_SLACK = 64,   /* elements behind an output's last that a loop may overwrite */
+	RICE_MORE = RICE_CHUNK + RICE_SLACK, /* the last of them is nobody's */
 	RICE_WORD = 56,	   /* bits of a stream that one load is sure to bring, at any bit offset */
 	RICE_AHEAD = 4096, /* bytes that a diff has on their way: two streams, beyond their pages */
 };
@@ -44,6 +45,17 @@ struct rice_bits {
 	unsigned fill;
 };
 
+/* Where the nibbles of odd values go (rice.h), for a chunk of `n` values of which the first has the
+ * index `from` in the block. */
+struct rice_spread {
+	const uint8_t *odds;	/* u16: indices in the block; RICE_SLACK */
+	const uint8_t *nibbles; /* of each, plus one; RICE_SLACK */
+	uint32_t count, from, n;
+	uint8_t *more;	/* what a value is beyond one: at first zeros; room for RICE_MORE */
+	uint8_t *later; /* u16: indices in the chunk of those with nibbles 14 and 15; RICE_SLACK */
+	uint32_t many;	/* of later[] */
+};
+
 struct class_kernel;
 
 /* Tables indexed [4] are for elements of 1, 2, 4 and 8 bytes. */
@@ -57,8 +69,13 @@ struct rice_kernel {
 	/* The bit offset behind the `ones`-th one at or after bit `at`; UINT64_MAX when there are
 	 * fewer. */
 	uint64_t (*skip)(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t ones);
-	/* n elements, each 1 or, where the bit (from bit `at` on) is one, -1; RICE_SLACK. */
-	void (*units[4])(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, uint8_t *out);
+	/* Writes more[] for the odd values of this chunk, up to the first that is not below n;
+	 * returns how many there are.  All arithmetic is modulo 65,536. */
+	uint32_t (*spread)(struct rice_spread *s);
+	/* n elements, each 1 + more[i] or, where the bit (from bit `at` on) is one, the negative of
+	 * that; RICE_SLACK, of more[] as well.  No more[i] is above 16. */
+	void (*values[4])(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			  const uint8_t *more, uint8_t *out);
 
 	/* gaps[i] = list[i] - list[i-1] - 1; the first is list[0]. */
 	void (*gaps)(const uint8_t *list, uint32_t n, uint16_t *gaps);
@@ -244,26 +261,54 @@ RICE_INLINE uint64_t rice_skip(const uint8_t *bits, size_t bytes, uint64_t at, u
 	return at + (uint64_t)__builtin_ctzll(w) + 1;
 }
 
-RICE_INLINE void rice_units(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			    uint8_t *out, unsigned width)
+RICE_INLINE void rice_signed(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			     const uint8_t *more, uint8_t *out, unsigned width)
 {
+	const uint64_t ones = UINT64_C(0x0001000100010001);
+
 	for (uint32_t i = 0; i < n; i += 32) {
 		uint64_t w = rice_word(bits, bytes, at + i);
 
 		/* Of two bytes, four at a time: the product has bit j at bit 16*j, among others. */
 		for (uint32_t j = 0; width == 2 && j < 32; j += 4, w >>= 4) {
-			uint64_t four = (w & 15) * UINT64_C(0x0000200040008001) &
-					UINT64_C(0x0001000100010001);
+			uint64_t minus = (w & 15) * UINT64_C(0x0000200040008001) & ones;
+			uint64_t x = rice_get(more + i + j, 4);
 
-			rice_set(out + 2 * (size_t)(i + j),
-				 UINT64_C(0x0001000100010001) + four * 0xfffe, 8);
+			x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
+			x = ((x | x << 8) & UINT64_C(0x00ff00ff00ff00ff)) + ones;
+			/* no carry: no lane is 0 */
+			rice_set(out + 2 * (size_t)(i + j), (x ^ minus * 0xffff) + minus, 8);
 		}
-		for (uint32_t j = 0; width != 2 && j < 32; j++)
-			rice_set(out + (size_t)(i + j) * width, 1 | (0 - (w >> j & 1)), width);
+		for (uint32_t j = 0; width != 2 && j < 32; j++) {
+			uint64_t x = 1 + (uint64_t)more[i + j], minus = w >> j & 1;
+
+			rice_set(out + (size_t)(i + j) * width, (x ^ (0 - minus)) + minus, width);
+		}
 	}
 }
 
-/* Nibbles as bytes; RICE_SLACK. */
+/* Which nibbles go on in the tail cannot be predicted, so these are gathered without a branch. */
+RICE_INLINE uint32_t rice_spread(struct rice_spread *s)
+{
+	const uint8_t *odds = s->odds, *nibbles = s->nibbles;
+	const uint32_t count = s->count, n = s->n, from = s->from;
+	uint8_t *more = s->more, *later = s->later;
+	uint32_t at = 0, many = s->many;
+
+	for (; at < count; at++) {
+		uint16_t i = (uint16_t)(rice_get16(odds + 2 * (size_t)at) - from);
+
+		if (i >= n)
+			break;
+		more[i] = nibbles[at];
+		rice_set16(later + 2 * (size_t)many, i);
+		many += nibbles[at] > 14;
+	}
+	s->many = many;
+	return at;
+}
+
+/* Nibbles as bytes, each plus one; RICE_SLACK. */
 RICE_INLINE void rice_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
 			      uint8_t *out)
 {
@@ -273,7 +318,7 @@ RICE_INLINE void rice_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, ui
 		x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
 		x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
 		x = (x | x << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
-		rice_set(out + i, x, 8);
+		rice_set(out + i, x + UINT64_C(0x0101010101010101), 8);
 	}
 }
 

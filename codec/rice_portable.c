@@ -49,6 +49,11 @@ static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t on
 	return rice_skip(bits, bytes, at, ones);
 }
 
+static uint32_t spread(struct rice_spread *s)
+{
+	return rice_spread(s);
+}
+
 static void gaps(const uint8_t *list_, uint32_t n, uint16_t *out)
 {
 	rice_gaps(list_, n, out);
@@ -70,10 +75,10 @@ static void put_unary(struct rice_bits *b, const uint16_t *g, uint32_t n, unsign
 }
 
 #define OF_WIDTH(width)                                                                            \
-	static void units_##width(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,      \
-				  uint8_t *out)                                                    \
+	static void values_##width(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,     \
+				   const uint8_t *more, uint8_t *out)                              \
 	{                                                                                          \
-		rice_units(bits, bytes, at, n, out, width);                                        \
+		rice_signed(bits, bytes, at, n, more, out, width);                                 \
 	}                                                                                          \
 	static void signs_##width(struct rice_bits *b, const uint8_t *values, uint32_t n)          \
 	{                                                                                          \
@@ -99,7 +104,8 @@ const struct rice_kernel rice_kernel_portable = {
 	.name = "portable",
 	.list = list,
 	.skip = skip,
-	.units = {units_1, units_2, units_4, units_8},
+	.spread = spread,
+	.values = {values_1, values_2, values_4, values_8},
 	.gaps = gaps,
 	.quotients = quotients,
 	.put_lows = put_lows,
