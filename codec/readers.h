@@ -22,6 +22,9 @@ extern const struct format format_grail;
 extern const struct format format_skyrl;
 /* prime-rl's sparse patches, new and old (codec/read_primerl.c). */
 extern const struct format format_primerl, format_primerl_old;
+/* Fireworks' delta files, and compressed changes of which nothing says what they are
+ * (codec/read_arc.c): those are refused. */
+extern const struct format format_arc, format_changes;
 /* A plain checkpoint: every tensor is whole (codec/read_full.c).  Takes anything, so it is last. */
 extern const struct format format_full;
 

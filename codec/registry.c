@@ -27,6 +27,8 @@ const struct format *const formats[] = {
 	&format_skyrl,
 	&format_primerl,
 	&format_primerl_old,
+	&format_arc,
+	&format_changes,
 	&format_full, /* takes anything */
 	NULL,
 };

@@ -43,6 +43,8 @@ struct scheme_version {
 			 the reader looks at them as one list of tensors.  None: a delta
 			 without a change (of a single object: that object) */
 	size_t file_count;
+	bool all;  /* it names no files: its objects are all safetensors files beside it, as many as
+		      such a name says (model-00001-of-00002.safetensors: 2) */
 	bool side; /* the reader wants the text of this index: struct side */
 	struct {   /* of the bytes of all tensors in strcmp order of names, after this version */
 		enum checksum_kind kind; /* CHECKSUM_NONE: not given */
@@ -64,6 +66,9 @@ struct scheme {
 	/* Objects of a version's directory, relative to it, that are its index; any that is there
 	 * is parsed, and gives an anchor or a delta.  At most SCHEME_INDEXES, an anchor's first. */
 	const char *const *indexes;
+	/* One of them that counts alone where it is there, whatever the others say; and without one
+	 * in any of its directories a run is not of this scheme.  NULL: none. */
+	const char *sole;
 	/* Without an index: an object that is a whole anchor, written in one go; NULL: none. */
 	const char *lone;
 	/* A directory with none of these (relative; `*` in the last part stands for anything) is

@@ -13,6 +13,7 @@ const struct scheme *const schemes[] = {
 	&scheme_grail,
 	&scheme_skyrl,
 	&scheme_primerl,
+	&scheme_arc,
 	&scheme_hfdir,	     /* takes any directory with weights */
 	&scheme_checkpoints, /* the same, so it is for --format */
 	NULL,

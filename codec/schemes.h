@@ -16,5 +16,7 @@ extern const struct scheme scheme_grail;
 extern const struct scheme scheme_skyrl;
 /* prime-rl's broadcasts (codec/scheme_primerl.c). */
 extern const struct scheme scheme_primerl;
+/* Fireworks' incremental snapshots (codec/read_arc.c). */
+extern const struct scheme scheme_arc;
 
 #endif

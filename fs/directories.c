@@ -12,6 +12,8 @@
  */
 #include "fs/directories.h"
 
+#include "cache/version_name.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,6 +88,94 @@ static int add_piece(struct maker *k, struct manifest_entry *e, const struct dir
 	return err;
 }
 
+/* ---- an index that names no files ---- */
+
+/* The name of an object that is a safetensors file directly in the version's directory, or NULL. */
+static const char *weights_in(const struct dir_found *f, const struct object *o)
+{
+	const char *name = o->key + f->prefix;
+	const size_t len = strlen(name), end = strlen(".safetensors");
+
+	return len > end && strchr(name, '/') == NULL &&
+			       strcmp(name + len - end, ".safetensors") == 0
+		       ? name
+		       : NULL;
+}
+
+/* How many files its name says there are: model-00001-of-00002.safetensors. */
+static uint64_t says_files(const char *name)
+{
+	const size_t len = strlen(name) - strlen(".safetensors");
+	uint64_t number;
+	size_t word;
+
+	if (!version_number(name, len, &word, &number) || word < 4 ||
+	    strncmp(name + word - 4, "-of-", 4) != 0)
+		return 1;
+	return number;
+}
+
+static bool is_in(const struct maker *k, const struct dir_found *f, const struct object *o)
+{
+	const struct listing *l = k->q->listing;
+
+	return o < l->v + l->count && strncmp(o->key, f->first->key, f->prefix) == 0;
+}
+
+/* Is one of them missing?  *out_name: one that is there, NULL: none is; *out_want: how many there
+ * should be. */
+static bool lacks_files(const struct maker *k, const struct dir_found *f, const char **out_name,
+			uint64_t *out_want)
+{
+	uint64_t have = 0;
+
+	*out_name = NULL;
+	*out_want = 1;
+	for (const struct object *o = f->first; is_in(k, f, o); o++) {
+		const char *name = weights_in(f, o);
+
+		if (name == NULL)
+			continue;
+		have++;
+		*out_name = name;
+		*out_want = MAX(*out_want, says_files(name));
+	}
+	return have < *out_want;
+}
+
+/* All of them are there, or it is said what is missing. */
+static int check_all(struct maker *k, const struct dir_found *f, const struct dir_index *x,
+		     bool *out)
+{
+	const char *name;
+	uint64_t want;
+
+	*out = !x->said.all || !lacks_files(k, f, &name, &want);
+	if (*out)
+		return 0;
+	if (name == NULL)
+		return add_problem(k->d, x->key, strlen(x->key),
+				   "is there, and no safetensors file beside it yet");
+	return add_problem(k->d, x->key, strlen(x->key),
+			   "is there, but not all files beside it yet: %s is one of %llu",
+			   SHOWN(name), (unsigned long long)want);
+}
+
+static int add_all(struct maker *k, struct manifest_entry *e, const struct dir_found *f)
+{
+	int err = 0;
+
+	for (const struct object *o = f->first; err == 0 && is_in(k, f, o); o++) {
+		const char *name = weights_in(f, o);
+
+		if (name != NULL)
+			err = manifest_entry_object(e, o->key, name, o->size);
+	}
+	return err;
+}
+
+/* ---- taking in ---- */
+
 /* The entry to be filled in: the next step. */
 static struct manifest_entry *next_step(struct maker *k, const struct dir_found *f)
 {
@@ -136,7 +226,9 @@ static int take(struct maker *k, const struct dir_found *f, const struct object 
 	}
 	for (size_t i = 0; i < said->file_count && err == 0; i++)
 		err = add_piece(k, e, f, said->files[i]);
-	if (f->file != NULL && said->file_count == 0)
+	if (err == 0 && said->all)
+		err = add_all(k, e, f);
+	if (err == 0 && f->file != NULL && said->file_count == 0)
 		err = manifest_entry_object(e, o->key, base_name(o->key), o->size);
 	return err;
 }
@@ -235,7 +327,9 @@ static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 		if (x == NULL || x->said.delta != deltas)
 			continue;
 		err = usable(k, f, i, &x);
-		if (err < 0 || x == NULL)
+		if (err == 0 && x != NULL)
+			err = check_all(k, f, x, &ok);
+		if (err < 0 || x == NULL || !ok)
 			continue;
 		if (deltas && *io_taken) {
 			/* Beside a whole checkpoint it is a way from the version before, if it is

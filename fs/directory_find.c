@@ -157,9 +157,26 @@ static int compare_found(const void *a, const void *b)
 	return strcmp(x->first->key, y->first->key);
 }
 
+/* An index that counts alone leaves nothing else of its directory.  false: it is not there. */
+static bool alone(const struct scheme *s, struct dir_found *f)
+{
+	const struct object *sole = NULL;
+
+	for (size_t i = 0; s->sole != NULL && i < SCHEME_INDEXES; i++)
+		if (f->index[i] != NULL && strcmp(f->index[i]->key + f->prefix, s->sole) == 0)
+			sole = f->index[i];
+	for (size_t i = 0; sole != NULL && i < SCHEME_INDEXES; i++)
+		if (f->index[i] != sole)
+			f->index[i] = NULL;
+	if (sole != NULL)
+		f->lone = NULL;
+	return sole != NULL;
+}
+
 /* Keeps those of one word, by number. */
 static void choose(const struct directories *d, const struct scheme *s, struct finds *a)
 {
+	bool ours = s->sole == NULL || d->forced == s;
 	size_t best = SIZE_MAX, kept = 0;
 
 	for (size_t i = 0; i < a->count; i++)
@@ -169,8 +186,12 @@ static void choose(const struct directories *d, const struct scheme *s, struct f
 	    !version_word(s->words, d->latest.word, strlen(d->latest.word), &best))
 		best = SIZE_MAX;
 	for (size_t i = 0; i < a->count; i++)
-		if (a->v[i].rank == best && a->v[i].sign)
+		if (a->v[i].rank == best && a->v[i].sign) {
+			ours |= alone(s, &a->v[i]);
 			a->v[kept++] = a->v[i];
+		}
+	if (!ours)
+		kept = 0;
 	a->count = kept;
 	if (kept > 0)
 		qsort(a->v, kept, sizeof(*a->v), compare_found);

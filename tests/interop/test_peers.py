@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import mounted, models, randomrun
+from lib import arc, mounted, models, randomrun
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
@@ -69,4 +69,39 @@ def test_modelexpress(bucket, scratch):
             holds(m.tree(version), states[version])
         assert m.status()["problems"] == []
     report = json.loads(mounted.run("verify", "--json", "-q", "--base", base, bucket).stdout)
+    assert report["ok"], report
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_fireworks(shards, bucket, scratch):
+    """Fireworks' package: arc_v2 of whole directories mounts; arc_v1 and arc_v3 say what to do."""
+    states, _ = states_of(72, 4, scratch)
+    out = arc.Trainer(bucket, shards)
+    whole = arc.Trainer(scratch / "whole", shards)
+    for version, state in enumerate(states, 1):
+        whole.full(version, state)
+    out.full(1, states[0])
+    for version in (2, 3, 4):
+        peer("fireworks_delta_compression", "peer_fireworks.py", "arc_v2",
+             whole.folder(version - 1), whole.folder(version), out.folder(version))
+        out.request(version, version - 1)
+    with Mount(bucket, keep=64) as m:
+        m.wait_version(4)
+        mounted.wait_until(lambda: m.versions() == [1, 2, 3, 4], lambda: m.status())
+        for version, state in enumerate(states, 1):
+            holds(m.tree(version), state)
+        assert m.status()["problems"] == []
+        making = arc.Trainer(scratch / "making", shards)
+        for version, kind in ((5, "arc_v1"), (6, "arc_v3")):
+            peer("fireworks_delta_compression", "peer_fireworks.py", kind,
+                 whole.folder(3), whole.folder(4), making.folder(version))
+            making.request(version, 4)  # which says arc_v2
+            making.folder(version).rename(out.folder(version))
+            problem = mounted.wait_until(lambda: m.status()["problems"], lambda: m.status())
+            assert kind in problem[0]["error"], problem
+            assert m.version() == 4
+            out.folder(version).rename(making.folder(version))
+            m.control("refresh")
+            mounted.wait_until(lambda: not m.status()["problems"], lambda: m.status())
+    report = json.loads(mounted.run("verify", "--json", "-q", bucket).stdout)
     assert report["ok"], report

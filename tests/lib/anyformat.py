@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lib import hfdir, models, publishing, randomrun, trl
+from lib import arc, grail, hfdir, models, publishing, randomrun, trl
 from lib import safetensors_py as st
 
 
@@ -168,6 +168,58 @@ class HfDirOverwrite(HfDir):
     encoding = "overwrite"
 
 
+class Arc(Writer):
+    """Fireworks' snapshots; the first is whole, the numbers have gaps."""
+
+    def begin(self, steps, again):
+        if again:
+            shutil.rmtree(self.root)
+            self.root.mkdir()
+        self.gap = int(self.rng.integers(1, 9))
+        most = min(3, len(steps[0].state))
+        self.out = arc.Trainer(self.root, int(self.rng.integers(1, most + 1)),
+                               whole=bool(self.rng.random() < 0.5))
+
+    def write(self, segments):
+        super().write(segments)
+        self.states = {n * self.gap: state for n, state in self.states.items()}
+
+    def step(self, number, kind, before, state, last):
+        at = number * self.gap
+        if kind == "delta":
+            self.out.delta(at, at - self.gap, before, state)
+        else:
+            self.out.full(at, state)
+        return True
+
+
+class Grail(Writer):
+    """grail's windows: an anchor has a delta, too, but for the first."""
+
+    dtypes = randomrun.FLOATS
+
+    def begin(self, steps, again):
+        if again:
+            shutil.rmtree(self.root)
+            self.root.mkdir()
+        self.out = grail.Trainer(self.root, {}, int(self.rng.choice([2, 3, 31])),
+                                 shards=int(self.rng.integers(1, 3)) if len(steps[0].state) > 1
+                                 else 1, window=lambda i: 30 * i)
+
+    def write(self, segments):
+        super().write(segments)
+        self.states = {30 * n: state for n, state in self.states.items()}
+
+    def step(self, number, kind, before, state, last):
+        self.out.states[number] = state
+        if number > 1:
+            self.out.delta(number, stated=bool(self.rng.random() < 0.5))
+        if kind != "delta":
+            self.out.full(number)
+        self.out.ready(number)
+        return True
+
+
 class Published(Writer):
     """`weightfs publish`; a restart is --new-run."""
 
@@ -195,6 +247,8 @@ class PublishedWfp1x(Published):
     args = ("--encoding", "wfp1x", "--compress-anchors")
 
 
-WRITERS = {"trl-v1": TrlV1, "trl-v2-raw": TrlRaw, "trl-v3": Trl, "checkpoints": Checkpoints,
-           "hfdir-xor": HfDir, "hfdir-overwrite": HfDirOverwrite, "wfp1": Published,
-           "wfp1x": PublishedWfp1x}
+WRITERS = {
+    "trl-v1": TrlV1, "trl-v2-raw": TrlRaw, "trl-v3": Trl, "checkpoints": Checkpoints,
+    "hfdir-xor": HfDir, "hfdir-overwrite": HfDirOverwrite, "grail": Grail, "arc": Arc,
+    "wfp1": Published, "wfp1x": PublishedWfp1x,
+}
