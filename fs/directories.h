@@ -111,6 +111,9 @@ int directory_indexes_read(struct directories *d, struct store *store, const str
 			   size_t n, size_t most, size_t *out_read, bool *out_left) MUST_CHECK;
 /* The i-th index of a version (of a single object: 0); NULL: it has none, or it was not read. */
 struct dir_index *directory_index(struct directories *d, const struct dir_found *f, size_t i);
+/* The checksum that the index of its version's directory has of a whole object; false: none. */
+bool directory_sum(const struct directories *d, const char *key, enum checksum_kind *out_kind,
+		   char out[CHECKSUM_HEX]);
 void directory_indexes_sweep(struct directories *d, bool all);
 /* Reads `latest` where it is new. */
 void directory_latest(struct directories *d, struct store *store, const struct listing *listing);

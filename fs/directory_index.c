@@ -265,6 +265,42 @@ void directory_indexes_sweep(struct directories *d, bool all)
 	free(s.gone);
 }
 
+/* ---- checksums ---- */
+
+static int compare_sum(const void *key, const void *sum)
+{
+	return strcmp(key, ((const struct scheme_sum *)sum)->path);
+}
+
+bool directory_sum(const struct directories *d, const char *key, enum checksum_kind *out_kind,
+		   char out[CHECKSUM_HEX])
+{
+	const char *const *names = d->scheme != NULL ? d->scheme->indexes : NULL;
+	char at[MANIFEST_KEY_MAX + 1];
+
+	/* The version's directory is one of those above the object. */
+	for (const char *slash = strchr(key, '/'); slash != NULL; slash = strchr(slash + 1, '/'))
+		for (size_t i = 0; names != NULL && names[i] != NULL; i++) {
+			const struct dir_index *x;
+			const struct scheme_sum *sum;
+
+			if (snprintf(at, sizeof(at), "%.*s%s", (int)(slash + 1 - key), key,
+				     names[i]) >= (int)sizeof(at))
+				continue;
+			x = table_get_str(d->indexes, at);
+			if (x == NULL || !x->read || x->why.err != 0 || x->said.sum_count == 0)
+				continue;
+			sum = bsearch(slash + 1, x->said.sums, x->said.sum_count, sizeof(*sum),
+				      compare_sum);
+			if (sum == NULL)
+				continue;
+			*out_kind = sum->kind;
+			memcpy(out, sum->hex, sizeof(sum->hex));
+			return true;
+		}
+	return false;
+}
+
 /* ---- latest ---- */
 
 static bool parse_latest(struct directories *d, char *text)

@@ -50,6 +50,12 @@ static void update_label(struct run *r, const struct lineage *now)
 	r->first_id = *first;
 }
 
+bool run_object_sum(struct run *r, const char *key, enum checksum_kind *out_kind,
+		    char out[CHECKSUM_HEX])
+{
+	return directory_sum(&r->directories, key, out_kind, out);
+}
+
 /* Version directories, where there is nothing else. */
 static int order_directories(struct run *r, const struct listing *listing, struct lineage *out)
 {

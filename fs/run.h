@@ -10,6 +10,7 @@
 
 #include "cache/cachedir.h"
 #include "cache/store.h"
+#include "codec/checksum.h"
 #include "fs/history.h"
 
 struct run_config {
@@ -117,5 +118,9 @@ struct listing_ref {
 struct listing_ref *run_listing(struct run *r); /* a reference; NULL before the first scan */
 void listing_unref(struct listing_ref *l);
 struct store *run_store(struct run *r);
+/* The checksum that the run's own index has of a whole object; false: none.  For whoever scans,
+ * after a scan. */
+bool run_object_sum(struct run *r, const char *key, enum checksum_kind *out_kind,
+		    char out[CHECKSUM_HEX]);
 
 #endif

@@ -5,7 +5,8 @@
  * Looks at every object, not only at what the newest version needs: each is read to its last byte,
  * each header is validated, each version is built, which validates every changed element of its
  * chain, and where the format has a hash of the whole state (TRL v1.0), it is computed and
- * compared; so are the checksums that HF-directory deltas have of tensors.  Problems go to standard
+ * compared; so are the checksums that HF-directory deltas have of tensors, and those that an index
+ * has of whole objects (grail's file_manifest).  Problems go to standard
  * output, one line each; the summary goes to standard error.
  *
  * One thread.
@@ -61,6 +62,7 @@ struct verify {
 	bool quiet;
 	json_t *problems; /* of {object, error} */
 	unsigned objects, versions, whole, hashes;
+	unsigned sums;	 /* of whole objects, right */
 	size_t unknown;	 /* checksums of a kind that is not known here */
 	uint64_t hashed; /* the last version whose state was compared */
 	uint64_t last;	 /* the last version looked at */
@@ -82,9 +84,32 @@ static void problem(struct verify *v, const char *object, const char *text)
 			      json_pack("{s:s, s:s}", "object", object, "error", text));
 }
 
+/* Is what was read what the run's index says? */
+static void check_object(struct verify *v, const char *shown, struct checksum *sum,
+			 enum checksum_kind kind, const char *want)
+{
+	struct buf text = {0};
+	char have[CHECKSUM_HEX];
+
+	checksum_hex(sum, have);
+	if (checksum_equal(have, want)) {
+		v->sums++;
+		return;
+	}
+	buf_addf(&text,
+		 "has the %s %s, and its index says %s: it is damaged, or not what the trainer "
+		 "wrote",
+		 checksum_name(kind), have, want);
+	problem(v, shown, buf_str(&text));
+	buf_release(&text);
+}
+
 /* Reads an object to its end. */
 static void read_object(struct verify *v, const struct object *o)
 {
+	enum checksum_kind kind = CHECKSUM_NONE;
+	struct checksum *sum = NULL;
+	char want[CHECKSUM_HEX];
 	struct blob *blob = NULL;
 	struct why why = {0};
 	char shown[600];
@@ -95,10 +120,15 @@ static void read_object(struct verify *v, const struct object *o)
 	if (o->err != 0)
 		return; /* the scan has said why */
 	ret = blob_open(run_store(v->stack->run), o, false, &blob, &why);
+	if (ret == 0 && run_object_sum(v->stack->run, o->key, &kind, want) &&
+	    checksum_known(kind) && checksum_new(kind, &sum) < 0)
+		ret = why_set(&why, ENOMEM, "out of memory");
 	for (uint64_t at = 0; ret == 0 && at < o->size;) {
 		size_t len = (size_t)MIN(o->size - at, (uint64_t)PIECE);
 
 		ret = blob_read(blob, at, v->piece, len);
+		if (ret == 0 && sum != NULL)
+			checksum_feed(sum, v->piece, len);
 		if (ret < 0)
 			why_set(&why, -ret, "cannot be read at byte %" PRIu64 ": %s", at,
 				errno_text(ret));
@@ -108,6 +138,9 @@ static void read_object(struct verify *v, const struct object *o)
 	}
 	if (ret < 0)
 		problem(v, shown, why.text);
+	else if (sum != NULL)
+		check_object(v, shown, sum, kind, want);
+	checksum_free(sum);
 	blob_unref(blob);
 }
 
@@ -380,10 +413,11 @@ static void print_result(struct verify *v, bool json)
 	size_t i;
 
 	if (json) {
-		all = json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:O}", "source",
+		all = json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:O}", "source",
 				v->stack->store->name, "ok", json_array_size(v->problems) == 0,
-				"objects", (int)v->objects, "versions", (int)v->versions, "whole",
-				(int)v->whole, "hashes", (int)v->hashes, "problems", v->problems);
+				"objects", (int)v->objects, "sums", (int)v->sums, "versions",
+				(int)v->versions, "whole", (int)v->whole, "hashes", (int)v->hashes,
+				"problems", v->problems);
 		json_dumpf(all, stdout, JSON_INDENT(2));
 		printf("\n");
 		json_decref(all);
@@ -397,8 +431,9 @@ static void print_result(struct verify *v, bool json)
 	}
 	if (!v->quiet)
 		progress_end(&v->progress,
-			     "%u objects, %u of %u versions whole, %u hashes right%s, %zu problems",
-			     v->objects, v->whole, v->versions, v->hashes,
+			     "%u objects, %u as their checksums say, %u of %u versions whole, %u "
+			     "hashes right%s, %zu problems",
+			     v->objects, v->sums, v->whole, v->versions, v->hashes,
 			     v->unknown > 0 ? " (some are BLAKE3, which is not compared)" : "",
 			     json_array_size(v->problems));
 }

@@ -282,3 +282,34 @@ def test_no_object(bucket):
         t.delta(1)
         m.wait_version(t.window(1))
         holds(m.at, states[1])
+
+
+# ---- verified -----------------------------------------------------------------------------------
+
+
+def verify(bucket, code=0):
+    """What verify --json says."""
+    done = mounted.run("verify", "--json", "-q", bucket, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_verify(bucket):
+    """SHA-256 of every file that file_manifest lists: weights, deltas and what lies beside them."""
+    states = models.states(210, 4, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states, shards=2)
+    publish(t, "full 0", "delta 1", "both 2", "delta 3")
+    have = verify(bucket)
+    assert (have["ok"], have["versions"], have["whole"]) == (True, 4, 4)
+    assert have["sums"] == 2 * 5 + 3 * 2  # two shards, their index, two companions; two per delta
+    other = grail.pack(grail.payload(31, states[0], states[3]))
+    for path, data in ((t.folder(0) / "FULL" / "tokenizer.json", b"[]"),
+                       (t.folder(3) / "DELTA" / grail.DELTA, other)):
+        good = path.read_bytes()
+        path.write_bytes(data)
+        have = verify(bucket, 1)
+        told = [p for p in have["problems"] if p["object"] == str(path.relative_to(bucket))]
+        assert len(told) == 1 and grail.sha256(data) in told[0]["error"]
+        assert grail.sha256(good) in told[0]["error"]
+        path.write_bytes(good)
+    assert verify(bucket)["ok"]
