@@ -40,7 +40,7 @@ struct part {
 };
 
 /* What stands beside an object and says more of it: the text of its index, and what the object is
- * called there. */
+ * called in the index's folder. */
 struct side {
 	const char *text;
 	size_t len;

@@ -74,6 +74,13 @@ struct scheme {
 	/* A directory with none of these (relative; `*` in the last part stands for anything) is
 	 * unfinished.  NULL: an index, or `lone`, is enough. */
 	const char *const *markers;
+	/* A marker is written anew after everything else of its version: one that is older than
+	 * the weights or an index is of an earlier time, and the version is being written again. */
+	bool marker_last;
+	/* A version with an index of a delta is that delta only, whatever whole checkpoint lies
+	 * there as well; parse() has to say `delta` also of one that it refuses.  Otherwise a
+	 * version can be both. */
+	bool delta_only;
 	/* The run is of this scheme when one of its directories has one of these; `*` as above. */
 	const char *const *signs;
 	/* Versions that are single objects in `under`: what stands before and after the number,

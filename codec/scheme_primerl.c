@@ -265,6 +265,7 @@ static int parse(const char *index, uint64_t number, const char *text, size_t le
 	snprintf(out->writer, sizeof(out->writer), "prime-rl");
 	if (!old && strcmp(index, update_name) != 0)
 		return scheme_hfdir.parse(index, number, text, len, out, why);
+	out->delta = true; /* also of one that is refused */
 	err = primerl_read(text, len, old, &m, why);
 	for (size_t i = 0; i < m.file_count && err == 0; i++) {
 		err = scheme_file(out, m.files[i], why);
@@ -297,6 +298,8 @@ const struct scheme scheme_primerl = {
 	.indexes = indexes,
 	.lone = "model.safetensors",
 	.markers = markers,
+	.marker_last = true,
+	.delta_only = true,
 	.signs = signs,
 	.parse = parse,
 };

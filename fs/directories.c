@@ -18,10 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Indexes read at once while the newest version waits for them, and in a round beside that; in one
- * where nothing waits. */
-enum { BATCH = 256, BESIDE = 1024, ALONE = 4096 };
-
 struct maker {
 	struct directories *d;
 	const struct dir_query *q;
@@ -324,7 +320,8 @@ static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 		if (f->file != NULL ? i > 0 : f->index[i] == NULL)
 			continue;
 		x = directory_index(k->d, f, i);
-		if (x == NULL || x->said.delta != deltas)
+		if (x == NULL || x->said.delta != deltas ||
+		    (f->file == NULL && directory_adds_nothing(x)))
 			continue;
 		err = usable(k, f, i, &x);
 		if (err == 0 && x != NULL)
@@ -351,16 +348,6 @@ static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 	return err;
 }
 
-static bool has_index(const struct dir_found *f)
-{
-	if (f->file != NULL)
-		return true;
-	for (size_t i = 0; i < SCHEME_INDEXES; i++)
-		if (f->index[i] != NULL)
-			return true;
-	return false;
-}
-
 static void count_unfinished(struct directories *d, const struct dir_found *f)
 {
 	if (d->unfinished++ > 0)
@@ -372,9 +359,23 @@ static void count_unfinished(struct directories *d, const struct dir_found *f)
 								     : "index";
 }
 
-static bool is_finished(const struct dir_found *f)
+/* What is left when no index said anything that could be taken in. */
+static int take_rest(struct maker *k, const struct dir_found *f, bool *io_taken)
 {
-	return f->marked && (has_index(f) || f->lone != NULL);
+	for (size_t i = 0; i < SCHEME_INDEXES; i++) {
+		struct dir_index *x = directory_index(k->d, f, i);
+
+		if (x != NULL && !directory_adds_nothing(x))
+			return 0; /* it was said why */
+		if (x != NULL && f->lone == NULL)
+			return add_problem(k->d, x->key, strlen(x->key),
+					   "is of a whole checkpoint, and there is none beside it");
+	}
+	if (f->lone == NULL)
+		return 0;
+	k->broken = false;
+	*io_taken = true;
+	return take_lone(k, f);
 }
 
 static int take_in(struct maker *k, const struct dir_found *f)
@@ -383,9 +384,15 @@ static int take_in(struct maker *k, const struct dir_found *f)
 	const bool first = m->step_count == 0;
 	const uint64_t below = first ? 0 : m->steps[m->step_count - 1].version;
 	bool taken = false;
-	int err;
+	int err = 0;
 
-	if (!is_finished(f)) {
+	if (f->rewritten)
+		return add_problem(k->d, f->newest->key, strlen(f->newest->key),
+				   "is newer than its version's %s: the version is being written "
+				   "again, and shown when that is, too; if the times mean nothing: "
+				   "--times ignore",
+				   k->d->scheme->markers[0]);
+	if (!directory_is_finished(f)) {
 		count_unfinished(k->d, f);
 		return 0;
 	}
@@ -395,13 +402,16 @@ static int take_in(struct maker *k, const struct dir_found *f)
 						    "has the number %llu, as another directory; it "
 						    "is ignored",
 						    (unsigned long long)f->number);
-	if (!has_index(f)) {
+	if (!directory_has_index(f)) {
 		k->broken = false;
 		return take_lone(k, f);
 	}
-	err = take_indexes(k, f, false, NULL, &taken);
+	if (!directory_only_delta(k->d, f))
+		err = take_indexes(k, f, false, NULL, &taken);
 	if (err == 0)
 		err = take_indexes(k, f, true, first ? NULL : &below, &taken);
+	if (err == 0 && !taken && f->file == NULL)
+		err = take_rest(k, f, &taken);
 	if (!taken)
 		k->broken = true;
 	return err;
@@ -412,7 +422,7 @@ static int take_in(struct maker *k, const struct dir_found *f)
 /* Version 0, where deltas begin at it. */
 static void take_base(struct maker *k, const struct dir_found *v, size_t n)
 {
-	if (!k->q->with_base || n == 0 || v[0].number == 0 || !is_finished(&v[0]))
+	if (!k->q->with_base || n == 0 || v[0].number == 0 || !directory_is_finished(&v[0]))
 		return;
 	for (size_t i = 0; i < SCHEME_INDEXES; i++) {
 		const struct dir_index *x = directory_index(k->d, &v[0], i);
@@ -448,61 +458,11 @@ static int cut(struct directories *d, const struct dir_found *v, size_t *n, stru
 	return err;
 }
 
-/* Does a chain begin here? */
-static bool is_whole(const struct directories *d, const struct dir_found *f)
-{
-	if (!is_finished(f))
-		return false;
-	if (!has_index(f))
-		return true;
-	for (size_t i = 0; i < SCHEME_INDEXES; i++) {
-		const struct dir_index *x = directory_index((struct directories *)d, f, i);
-
-		if (x != NULL && x->why.err == 0 && !x->said.delta)
-			return true;
-	}
-	return false;
-}
-
-/* Reads indexes, those first that the newest version needs.  *out_lo: the first version that can be
- * taken in now. */
-static int read_indexes(struct maker *k, const struct dir_found *v, size_t n, size_t *out_lo)
-{
-	struct store *store = k->q->store;
-	size_t got = 0, total = 0, lo = n;
-	bool whole = false, left = false;
-	int err = 0;
-
-	*out_lo = 0;
-	if (k->q->all)
-		return directory_indexes_read(k->d, store, v, n, SIZE_MAX, &got, &left);
-	for (size_t end = n; end > 0 && !whole && err == 0;) {
-		const size_t begin = end > BATCH ? end - BATCH : 0;
-
-		err = directory_indexes_read(k->d, store, v + begin, end - begin, SIZE_MAX, &got,
-					     &left);
-		total += got;
-		for (lo = end; lo > begin && !whole; lo--)
-			whole = is_whole(k->d, &v[lo - 1]);
-		end = begin;
-	}
-	if (err == 0 && lo > 0)
-		err = directory_indexes_read(k->d, store, v, lo,
-					     total == 0	      ? ALONE
-					     : total < BESIDE ? BESIDE - total
-							      : 0,
-					     &got, &left);
-	k->d->deferred = left;
-	k->d->again |= left;
-	*out_lo = left ? lo : 0;
-	return err;
-}
-
 /* Identity of what the first finished one lies in. */
 static struct identity first_of(const struct dir_found *v, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (!is_finished(&v[i]))
+		if (!directory_is_finished(&v[i]))
 			continue;
 		for (size_t k = 0; k < SCHEME_INDEXES && v[i].file == NULL; k++)
 			if (v[i].index[k] != NULL)
@@ -524,8 +484,14 @@ static int make(struct maker *k, struct dir_found *v, size_t n)
 	if (k->m->steps == NULL)
 		return -ENOMEM;
 	err = cut(k->d, v, &n, k->m);
+	for (size_t i = 0; i < n && !k->q->ignore_times; i++) {
+		struct dir_found *f = &v[i];
+
+		f->rewritten = f->marked && f->newest != NULL && f->newest->mtime_ns > f->marked_ns;
+		f->marked = f->marked && !f->rewritten;
+	}
 	if (err == 0)
-		err = read_indexes(k, v, n, &lo);
+		err = directory_indexes_needed(k->d, k->q, v, n, &lo);
 	if (err == 0 && lo == 0)
 		take_base(k, v, n);
 	for (size_t i = lo; i < n && err == 0; i++)

@@ -50,9 +50,12 @@ struct dir_found {
 	const struct object *first; /* in the listing */
 	size_t prefix;		    /* length of the directory's key, slash included */
 	const struct object *index[SCHEME_INDEXES], *lone;
-	const struct object *file; /* a version that is one object: that */
-	bool sign;		   /* it counts as a version */
-	bool marked;		   /* it has what is written last */
+	const struct object *file;   /* a version that is one object: that */
+	bool sign;		     /* it counts as a version */
+	bool marked;		     /* it has what is written last */
+	bool rewritten;		     /* but that is older than what else it has */
+	int64_t marked_ns;	     /* of the newest such; for schemes with marker_last */
+	const struct object *newest; /* of its weights and indexes; likewise */
 };
 
 /* What is known of version directories from one listing to the next. */
@@ -114,6 +117,18 @@ struct dir_index *directory_index(struct directories *d, const struct dir_found 
 /* The checksum that the index of its version's directory has of a whole object; false: none. */
 bool directory_sum(const struct directories *d, const char *key, enum checksum_kind *out_kind,
 		   char out[CHECKSUM_HEX]);
+/* Has a version any?  Of a single object: that. */
+bool directory_has_index(const struct dir_found *f);
+/* Is everything there that is written last? */
+bool directory_is_finished(const struct dir_found *f);
+/* Does an index say nothing of its own? */
+bool directory_adds_nothing(const struct dir_index *x);
+/* Is a version a delta, and nothing else?  Also one whose index cannot be used. */
+bool directory_only_delta(struct directories *d, const struct dir_found *f);
+/* Reads indexes, those first that the newest version needs.  *out_lo: the first version that can be
+ * taken in now. */
+int directory_indexes_needed(struct directories *d, const struct dir_query *q,
+			     const struct dir_found *v, size_t n, size_t *out_lo) MUST_CHECK;
 void directory_indexes_sweep(struct directories *d, bool all);
 /* Reads `latest` where it is new. */
 void directory_latest(struct directories *d, struct store *store, const struct listing *listing);

@@ -67,6 +67,13 @@ static bool matches_any(const char *const *patterns, const char *name)
 	return false;
 }
 
+static bool is_weights(const char *name)
+{
+	const size_t len = strlen(name);
+
+	return len > 12 && strcmp(name + len - 12, ".safetensors") == 0;
+}
+
 static void add_file(const struct scheme *s, struct dir_found *f, const struct object *o)
 {
 	const char *name = o->key + f->prefix;
@@ -77,7 +84,13 @@ static void add_file(const struct scheme *s, struct dir_found *f, const struct o
 	if (s->lone != NULL && strcmp(name, s->lone) == 0)
 		f->lone = o;
 	f->sign |= matches_any(s->signs, name);
-	f->marked |= matches_any(s->markers, name);
+	if (matches_any(s->markers, name)) {
+		f->marked = true;
+		f->marked_ns = MAX(f->marked_ns, o->mtime_ns);
+	} else if (s->marker_last && (f->newest == NULL || o->mtime_ns > f->newest->mtime_ns) &&
+		   (is_weights(name) || matches_any(s->indexes, name))) {
+		f->newest = o;
+	}
 }
 
 struct finds {
@@ -173,7 +186,7 @@ static bool alone(const struct scheme *s, struct dir_found *f)
 	return sole != NULL;
 }
 
-/* Keeps those of one word, by number. */
+/* Keeps those of one word, by number; also those that lack a marker, and are unfinished. */
 static void choose(const struct directories *d, const struct scheme *s, struct finds *a)
 {
 	bool ours = s->sole == NULL || d->forced == s;
@@ -186,7 +199,7 @@ static void choose(const struct directories *d, const struct scheme *s, struct f
 	    !version_word(s->words, d->latest.word, strlen(d->latest.word), &best))
 		best = SIZE_MAX;
 	for (size_t i = 0; i < a->count; i++)
-		if (a->v[i].rank == best && a->v[i].sign) {
+		if (a->v[i].rank == best && (a->v[i].sign || !a->v[i].marked)) {
 			ours |= alone(s, &a->v[i]);
 			a->v[kept++] = a->v[i];
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What versions say of themselves: their indexes, and `latest`.
+ * What versions say of themselves: their indexes, and `latest`; and which indexes are needed now.
  *
  * An index is read once per identity; what it says is for its scheme (codec/scheme.h).  Over a
  * network each costs a round trip, so those that are new are read many at once: entries are made
@@ -18,6 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Indexes read at once while the newest version waits for them, and in a round beside that; in one
+ * where nothing waits. */
+enum { BATCH = 256, BESIDE = 1024, ALONE = 4096 };
 enum { LATEST_MAX = 1024, INDEX_MAX = 64 << 20, JOBS_REMOTE = 64, JOBS_LOCAL = 4 };
 
 static void index_free(struct dir_index *x)
@@ -299,6 +302,89 @@ bool directory_sum(const struct directories *d, const char *key, enum checksum_k
 			return true;
 		}
 	return false;
+}
+
+/* ---- what they are for ---- */
+
+bool directory_has_index(const struct dir_found *f)
+{
+	if (f->file != NULL)
+		return true;
+	for (size_t i = 0; i < SCHEME_INDEXES; i++)
+		if (f->index[i] != NULL)
+			return true;
+	return false;
+}
+
+bool directory_is_finished(const struct dir_found *f)
+{
+	return f->marked && (directory_has_index(f) || f->lone != NULL);
+}
+
+bool directory_adds_nothing(const struct dir_index *x)
+{
+	return x != NULL && x->why.err == 0 && !x->said.delta && x->said.file_count == 0;
+}
+
+bool directory_only_delta(struct directories *d, const struct dir_found *f)
+{
+	for (size_t i = 0; d->scheme->delta_only && i < SCHEME_INDEXES; i++) {
+		const struct dir_index *x = directory_index(d, f, i);
+
+		if (x != NULL && x->said.delta)
+			return true;
+	}
+	return false;
+}
+
+/* Does a chain begin here? */
+static bool is_whole(struct directories *d, const struct dir_found *f)
+{
+	if (!directory_is_finished(f) || directory_only_delta(d, f))
+		return false;
+	if (!directory_has_index(f))
+		return true;
+	for (size_t i = 0; i < SCHEME_INDEXES; i++) {
+		const struct dir_index *x = directory_index(d, f, i);
+
+		if (x != NULL && x->why.err == 0 && !x->said.delta &&
+		    (!directory_adds_nothing(x) || f->file != NULL || f->lone != NULL))
+			return true;
+	}
+	return false;
+}
+
+int directory_indexes_needed(struct directories *d, const struct dir_query *q,
+			     const struct dir_found *v, size_t n, size_t *out_lo)
+{
+	struct store *store = q->store;
+	size_t got = 0, total = 0, lo = n;
+	bool whole = false, left = false;
+	int err = 0;
+
+	*out_lo = 0;
+	if (q->all)
+		return directory_indexes_read(d, store, v, n, SIZE_MAX, &got, &left);
+	for (size_t end = n; end > 0 && !whole && err == 0;) {
+		const size_t begin = end > BATCH ? end - BATCH : 0;
+
+		err = directory_indexes_read(d, store, v + begin, end - begin, SIZE_MAX, &got,
+					     &left);
+		total += got;
+		for (lo = end; lo > begin && !whole; lo--)
+			whole = is_whole(d, &v[lo - 1]);
+		end = begin;
+	}
+	if (err == 0 && lo > 0)
+		err = directory_indexes_read(d, store, v, lo,
+					     total == 0	      ? ALONE
+					     : total < BESIDE ? BESIDE - total
+							      : 0,
+					     &got, &left);
+	d->deferred = left;
+	d->again |= left;
+	*out_lo = left ? lo : 0;
+	return err;
 }
 
 /* ---- latest ---- */

@@ -86,6 +86,8 @@ static int read_side(struct run *r, const struct object *object, struct side *ou
 {
 	const struct named *n = lineage_named(&r->lineage, object->key);
 	const struct object *index;
+	const char *slash;
+	size_t folder;
 	int err;
 
 	*out_text = NULL;
@@ -97,7 +99,12 @@ static int read_side(struct run *r, const struct object *object, struct side *ou
 	err = directory_text(r->config.store, index, MANIFEST_MAX, out_text, why);
 	if (err < 0)
 		return why_prefix(why, "its index %s", SHOWN(n->entry->index));
-	*out = (struct side){*out_text, index->size};
+	/* It names what lies in its folder. */
+	slash = strrchr(n->entry->index, '/');
+	folder = slash != NULL ? (size_t)(slash - n->entry->index) + 1 : 0;
+	*out = (struct side){*out_text, index->size, object->key};
+	if (strncmp(object->key, n->entry->index, folder) == 0)
+		out->file += folder;
 	return 0;
 }
 
@@ -162,7 +169,7 @@ static int opened_new(struct run *r, const struct object *object, struct opened 
 		      struct why *why)
 {
 	const char *name = said_format(r, object);
-	struct side side = {NULL, 0};
+	struct side side = {NULL, 0, NULL};
 	struct opened *o;
 	char *text = NULL;
 	int err;
