@@ -240,7 +240,7 @@ soak: setup ## long hunts: `fuzz`, torn loads, then the mount tests SOAK_ROUNDS 
 	@set -e; for round in $$(seq $(SOAK_ROUNDS)); do for v in release asan tsan; do \
 		echo "== round $$round, $$v"; \
 		$(SUBMAKE) VARIANT=$$v pytest PYTEST_ARGS='-x tests/mount'; done; done
-bench: setup-build ## run the benchmarks
+bench: setup-build ## run the benchmarks (some 15 minutes; BENCH_LONG=1: 45)
 	$(SUBMAKE) all $(BENCH_BIN) $(addprefix $(B)/bench/,delay_proxy bare_fuse reader)
 	@set -e; for b in $(filter-out $(BENCH_DRIVEN),$(BENCH_BIN)); do echo "== $$b"; $$b; done
 	@set -e; py=$(PY); [ -x $$py ] || py=python3; \
