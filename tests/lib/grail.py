@@ -19,6 +19,8 @@ import zstandard
 
 from lib import safetensors_py as st
 
+KEYS = ("name", "shape", "num_nonzero", "value_dtype", "row_dtype", "col_dtype", "indices_offset",
+        "indices_size", "rows_size", "cols_size", "values_offset", "values_size")
 VALUES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 FORMATS = {2: "sparse_codec_v2", 3: "sparse_codec_v3", 31: "sparse_codec_v3.1"}
 DELTA = "delta_sparse.bin.zst"
@@ -101,7 +103,7 @@ def payload(version, old, new):
         says.update(indices_offset=len(data), indices_size=len(index),
                     values_offset=len(data) + len(index), values_size=len(values))
         data += index + values
-        tensors.append(says)
+        tensors.append({key: says[key] for key in KEYS if key in says})
     return compose(version, tensors, data)
 
 

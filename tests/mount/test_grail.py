@@ -313,3 +313,19 @@ def test_verify(bucket):
         assert grail.sha256(good) in told[0]["error"]
         path.write_bytes(good)
     assert verify(bucket)["ok"]
+
+
+def test_said(bucket):
+    """status, log and --format name it; a run that is laid out otherwise is none of it."""
+    states = models.states(211, 2, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1")
+    with Mount(bucket, args=["--format", "grail"]) as m:
+        m.wait_version(t.window(1))
+        assert (m.status()["format"], m.status()["writer"]) == ("grail", "grail")
+        holds(m.at, states[1])
+    assert "grail" in mounted.run("log", bucket).stdout
+    with Mount(bucket, args=["--format", "trl"]) as m:
+        told = mounted.wait_until(lambda: str(m.status()["notes"] + m.status()["problems"])
+                                  if "grail" in str(m.status()) else "", m.status)
+        assert "--format grail" in told and m.status()["version"] is None
