@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from lib import checks, grail, models, mounted
+from lib import checks, grail, models, mounted, places
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
@@ -329,3 +329,23 @@ def test_said(bucket):
         told = mounted.wait_until(lambda: str(m.status()["notes"] + m.status()["problems"])
                                   if "grail" in str(m.status()) else "", m.status)
         assert "--format grail" in told and m.status()["version"] is None
+
+
+@pytest.mark.parametrize("kind", [places.S3Place, places.HubPlace, places.WebPlace])
+def test_remote(kind, bucket, monkeypatch):
+    """Over a network: the frame is fetched once and unpacked here; what comes later is seen."""
+    states = models.states(212, 4, SPEC, skip=STAYS)
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1")
+    with kind() as place:
+        places.enter(place, monkeypatch)
+        place.upload(bucket)
+        with Mount(place.url, poll=0.1, args=[*place.args, "--times", "ignore"]) as m:
+            m.wait_version(t.window(1))
+            holds(m.at, states[1])
+            for step in ("delta 2", "both 3"):
+                publish(t, step)
+                place.upload(bucket)
+                m.wait_version(t.window(int(step[-1])))
+            holds(m.at, states[3])
+            assert m.status()["problems"] == []
