@@ -22,8 +22,6 @@
 /* Header bytes that may be held besides the ones in use. */
 static const uint64_t budget = 40u << 20;
 
-enum { UNPACKED_SPARE = 256 << 20, UNPACKED_RATIO = 64 };
-
 static void opened_free(struct opened *o)
 {
 	if (o == NULL)
@@ -110,14 +108,6 @@ static int read_side(struct run *r, const struct object *object, struct side *ou
 
 /* ---- objects that are one zstd frame ---- */
 
-/* No delta is packed better than that, but a bomb is. */
-static uint64_t most_unpacked(uint64_t size)
-{
-	return size > (UINT64_MAX - UNPACKED_SPARE) / UNPACKED_RATIO
-		       ? UINT64_MAX
-		       : UNPACKED_SPARE + size * UNPACKED_RATIO;
-}
-
 /* Into a file of the cache directory that has no name, or of memory where that cannot be. */
 static int unpack(struct run *r, struct opened *o, struct why *why)
 {
@@ -134,11 +124,11 @@ static int unpack(struct run *r, struct opened *o, struct why *why)
 	}
 	o->cache = cache;
 	blob_want(o->blob, &all, 1);
-	err = frame_unpack(&packed, most_unpacked(o->blob->size), &sink, &size, why);
+	err = frame_unpack(&packed, frame_most(o->blob->size), &sink, &size, why);
 	if (err < 0 && cachedir_spill(cache, o->fd, err)) {
 		if (why != NULL)
 			*why = (struct why){0};
-		err = frame_unpack(&packed, most_unpacked(o->blob->size), &sink, &size, why);
+		err = frame_unpack(&packed, frame_most(o->blob->size), &sink, &size, why);
 	}
 	if (err == 0) {
 		err = source_fd(o->fd, &o->src);
