@@ -165,6 +165,10 @@ static void exam_open(struct run *r, struct exam *e, const struct object *o)
 	int err;
 
 	e->why = (struct why){0};
+	if (recorded_bad(r, o, &e->why)) {
+		exam_fail(r, e, -EBADMSG);
+		return;
+	}
 	err = declared_admit(named, o, &e->why);
 	if (err == 0 && note_read(r, e)) {
 		err = opened_try(r, o, &e->why);

@@ -240,6 +240,17 @@ int history_add_pinned(struct history *h, struct generation *g)
 	return 0;
 }
 
+void history_drop(struct history *h, uint64_t first, uint64_t last)
+{
+	lock_take(&h->lock);
+	for (struct slot *s = h->slots; s; s = s->next)
+		if (s != h->newest && s->g->version >= first && s->g->version <= last) {
+			s->pinned = false;
+			s->replaced = true;
+		}
+	finish(h, follow(h));
+}
+
 struct generation *slot_ref(const struct slot *s)
 {
 	return s ? generation_ref(s->g) : NULL;

@@ -20,6 +20,7 @@ struct generation {
 	char format[32]; /* "TRL v3 (gap_delta)" */
 	char writer[24]; /* of version directories: who writes them so; "": not known */
 	int64_t mtime_ns;
+	int verified;	     /* atomic; enum verified (fs/check.h) */
 	struct state *state; /* NULL: no weights yet, only companions */
 	struct node *root;   /* the tree: weights, index, companions */
 };
@@ -39,6 +40,9 @@ int history_publish(struct history *h, struct generation *g) MUST_CHECK;
 int history_add_older(struct history *h, struct generation *g) MUST_CHECK;
 /* Adds an older generation that was asked for, pinned. */
 int history_add_pinned(struct history *h, struct generation *g) MUST_CHECK;
+/* Takes out the versions from first to last: nobody gets them any more, and what is open stays.
+ * Not the newest: publish another before. */
+void history_drop(struct history *h, uint64_t first, uint64_t last);
 /* Each returns a reference or NULL. */
 struct generation *history_current(struct history *h);
 struct generation *history_newest(struct history *h);

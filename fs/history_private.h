@@ -12,7 +12,7 @@ struct slot {
 	struct generation *g;
 	bool pinned;
 	bool asked;    /* added by history_add_pinned(): not one of the last `keep` */
-	bool replaced; /* a later publication has the same version */
+	bool replaced; /* a later publication has the same version, or it was taken out */
 	bool ready;    /* prepared, or nothing waits for that */
 };
 

@@ -225,6 +225,19 @@ static int set_times(struct opts *o, const char *name, const char *v, struct why
 	return 0;
 }
 
+static int set_verify(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	if (strcmp(v, "lazy") == 0)
+		o->verify = VERIFY_LAZY;
+	else if (strcmp(v, "eager") == 0)
+		o->verify = VERIFY_EAGER;
+	else if (strcmp(v, "off") == 0)
+		o->verify = VERIFY_OFF;
+	else
+		return bad_value(why, name, v, "\"lazy\", \"eager\" or \"off\"");
+	return 0;
+}
+
 static int set_format(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	struct buf names = {0};
@@ -282,6 +295,7 @@ static const struct {
 	{"settle", set_settle, 0, 0},
 	{"max-hold", set_max_hold, 0, 0},
 	{"timeout", set_timeout, 0, 0},
+	{"verify", set_verify, 0, 0},
 	{"format", set_format, 0, 0},
 	{"times", set_times, 0, 0},
 	{"prefetch", set_prefetch, 0, 0},

@@ -6,6 +6,7 @@
 
 #include "codec/base.h"
 #include "codec/buf.h"
+#include "fs/check.h"
 
 enum materialize { MATERIALIZE_AUTO, MATERIALIZE_ALWAYS, MATERIALIZE_NEVER };
 
@@ -23,6 +24,7 @@ struct opts {
 	unsigned keep, threads;
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;
+	enum verify_mode verify;
 	bool warm, inotify;
 	uint64_t warm_budget; /* 0: half of what memory has left */
 	enum materialize materialize;

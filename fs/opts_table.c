@@ -28,6 +28,10 @@ const struct opt_def opt_defs[] = {
 	{"times", 0, "trust|ignore",
 	 "whether an object older than those before it belongs to an earlier run (default trust)",
 	 false},
+	{"verify", 0, "lazy|eager|off",
+	 "compare tensors with the checksums that their writer recorded: after a version is shown "
+	 "(default lazy), or before",
+	 false},
 	{"cache-dir", 0, "DIR", "where patches are kept (default: the user's cache directory)",
 	 false},
 	{"cache-size", 0, "SIZE",

@@ -14,7 +14,6 @@
 #include "cache/log.h"
 #include "fs/counters.h"
 
-#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +81,7 @@ void run_free(struct run *r)
 {
 	if (r == NULL)
 		return;
+	recorded_release(r);
 	opened_drop(r);
 	lineage_release(&r->lineage);
 	directories_release(&r->directories);
@@ -163,10 +163,7 @@ static void set_writer(const struct run *r, const struct plan *p, struct generat
 	snprintf(g->writer, sizeof(g->writer), "%s", e != NULL ? e->writer : "");
 }
 
-/* Plans and assembles the newest whole version not above limit; an object that turns out bad on the
- * way is marked, and the next plan goes without it. */
-static int plan_and_assemble(struct run *r, uint64_t limit, struct plan *p, struct state **out,
-			     struct why *why)
+int run_assemble(struct run *r, uint64_t limit, struct plan *p, struct state **out, struct why *why)
 {
 	int err = -EAGAIN;
 
@@ -214,6 +211,7 @@ static int publish(struct run *r, struct generation *g)
 		return err;
 	generation_unref(r->newest);
 	r->newest = generation_ref(g);
+	r->published++;
 	r->companions_sig = r->companions_made; /* of the tree just made */
 	companions_sweep(r, false);
 	folds_retry(r);
@@ -245,7 +243,8 @@ static int publish_start(struct run *r)
 	return err;
 }
 
-static int publish_state(struct run *r, const struct plan *p, struct state *state)
+static int publish_state(struct run *r, const struct plan *p, struct state *state,
+			 enum verified verified)
 {
 	struct generation *g;
 	int64_t mtime = MAX(plan_mtime(r, p), mtime_after(r->last_mtime_ns));
@@ -257,6 +256,7 @@ static int publish_state(struct run *r, const struct plan *p, struct state *stat
 	if (err < 0)
 		return err;
 	set_writer(r, p, g);
+	g->verified = (int)verified;
 	err = publish(r, g);
 	if (err == 0) {
 		r->last_mtime_ns = mtime;
@@ -286,6 +286,7 @@ static int follow_companions(struct run *r)
 	/* Another run may have begun that has nothing to show yet. */
 	memcpy(g->lineage, r->newest->lineage, sizeof(g->lineage));
 	memcpy(g->writer, r->newest->writer, sizeof(g->writer));
+	g->verified = r->newest->verified;
 	err = publish(r, g);
 	generation_unref(g);
 	return err;
@@ -303,6 +304,14 @@ static bool is_readable(const struct state *s)
 	return true;
 }
 
+/* Was the version shown found to be other than its writer recorded? */
+static bool was_taken_out(const struct run *r)
+{
+	return r->recorded.out > 0 && r->newest != NULL && r->newest->state != NULL &&
+	       strcmp(r->newest->lineage, r->label) == 0 && r->newest->version >= r->recorded.out &&
+	       r->newest->version <= r->recorded.until;
+}
+
 /* Would the plan take back a version of this very run?  An object that goes away or is damaged is
  * no reason to: what is shown does not need it any more, unless it was overwritten where it lies.
  */
@@ -311,7 +320,7 @@ static bool goes_back(const struct run *r, const struct plan *p)
 	return r->newest != NULL && r->newest->state != NULL &&
 	       strcmp(r->newest->lineage, r->label) == 0 &&
 	       r->lineage.steps[p->last].number < r->newest->version && !pointer_rewound(r) &&
-	       is_readable(r->newest->state);
+	       !was_taken_out(r) && is_readable(r->newest->state);
 }
 
 static bool stays(struct run *r, const struct plan *p)
@@ -343,11 +352,50 @@ static bool is_same_state(struct run *r, const struct plan *p)
 	return present == size && is_readable(g->state);
 }
 
+/* Assembles what is to be shown; a version that is not as recorded is taken out, and the one below
+ * it is tried.  -EAGAIN: nothing is to be shown instead of what is. */
+static int next_state(struct run *r, struct plan *p, struct state **out,
+		      enum verified *out_verified)
+{
+	struct why why = {0};
+	int err = -EAGAIN;
+
+	for (size_t tries = 0; tries < r->lineage.step_count + 1; tries++) {
+		err = run_assemble(r, UINT64_MAX, p, out, &why);
+		if (err < 0)
+			return err == -ENOMEM ? err : -EAGAIN; /* the obstacle says it */
+		if (stays(r, p))
+			err = -EAGAIN;
+		else
+			err = recorded_admit(r, p, *out, out_verified, &why);
+		if (err == 0)
+			return 0;
+		state_unref(*out);
+		if (err != -EBADMSG)
+			break;
+	}
+	if (err == -ENOMEM)
+		return err;
+	r->unsettled |= why.err != 0;
+	return -EAGAIN;
+}
+
+/* Nothing is left to be shown. */
+static int fall_back(struct run *r)
+{
+	int err = was_taken_out(r) ? publish_start(r) : 0;
+
+	if (err == 0 && r->recorded.out > 0 && r->config.history != NULL)
+		history_drop(r->config.history, r->recorded.out, r->recorded.until);
+	r->recorded.out = 0;
+	return err;
+}
+
 /* Publishes the newest whole version if it is not the one that is there. */
 static int advance(struct run *r)
 {
+	enum verified verified = VERIFIED_NO;
 	struct state *state = NULL;
-	struct why why = {0};
 	struct plan p;
 	int err;
 
@@ -358,24 +406,18 @@ static int advance(struct run *r)
 		return 0;
 	}
 	if (!plan_make(r, UINT64_MAX, &p))
-		return 0;
+		return fall_back(r);
 	if (plan_is_shown(r, &p) || is_same_state(r, &p) || stays(r, &p))
 		return 0;
-	err = plan_and_assemble(r, UINT64_MAX, &p, &state, &why);
-	if (err == -ENOMEM)
-		return err;
+	err = next_state(r, &p, &state, &verified);
 	if (err < 0)
-		return 0; /* the obstacle says it */
-	if (stays(r, &p)) {
-		state_unref(state);
-		return 0;
-	}
+		return err == -ENOMEM ? err : 0;
 	if (r->newest == NULL || r->newest->state == NULL ||
 	    !identity_equal(&r->newest->state->fingerprint, &state->fingerprint)) {
 		bool same_run = r->newest != NULL && r->newest->version > 0 &&
 				strcmp(r->newest->lineage, r->label) == 0;
 
-		err = publish_state(r, &p, state);
+		err = publish_state(r, &p, state, verified);
 		if (err == 0 && !same_run) {
 			r->backfill = state->version;
 			r->backfilled = 1;
@@ -383,6 +425,8 @@ static int advance(struct run *r)
 	}
 	if (err == 0)
 		plan_remember(r, &p);
+	if (err == 0 && r->recorded.out > 0)
+		err = fall_back(r);
 	state_unref(state);
 	return err;
 }
@@ -394,19 +438,22 @@ static void backfill(struct run *r)
 	struct state *state = NULL;
 	struct why why = {0};
 	struct plan p;
+	enum verified verified = VERIFIED_NO;
 	int err = -EAGAIN;
 
 	/* Older versions may not be known yet. */
 	if (r->backfill == 0 || (r->lineage.own != NULL && r->directories.deferred))
 		return;
 	if (r->config.history == NULL || r->backfilled >= r->config.keep ||
-	    plan_and_assemble(r, r->backfill - 1, &p, &state, &why) < 0) {
+	    run_assemble(r, r->backfill - 1, &p, &state, &why) < 0) {
 		r->backfill = 0;
 		return;
 	}
-	if (assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
+	if (recorded_admit(r, &p, state, &verified, &why) == 0 &&
+	    assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
 			  &g) == 0) {
 		set_writer(r, &p, g);
+		g->verified = (int)verified;
 		err = history_add_older(r->config.history, g);
 	}
 	if (err == 0) {
@@ -444,61 +491,6 @@ static void idle_work(struct run *r)
 	memcpy(r->obstacle.text, text, sizeof(text));
 }
 
-struct kept {
-	struct run *r;
-	struct table *names;
-};
-
-static bool keep_file(const char *name, void *ctx)
-{
-	const struct kept *k = ctx;
-
-	return table_get_str(k->names, name) != NULL || notes_sweep(k->r, name);
-}
-
-static void keep_link(void *value, void *ctx)
-{
-	struct exam *e = value;
-
-	if (e->link != NULL && e->link->name != NULL && table_put_str(ctx, e->link->name, e) < 0)
-		log_debug("out of memory while sweeping the cache directory");
-}
-
-/* Removes patch files that no version at or above the newest anchor needs.  Not for a tool, which
- * shares the directory with mounts. */
-static void sweep_cache(struct run *r)
-{
-	struct table *names = r->config.history != NULL ? table_new() : NULL;
-	int err = 0;
-
-	if (names == NULL)
-		return;
-	table_each(r->exams, keep_link, names);
-	for (size_t i = 0; i < r->fold_count && err == 0; i++)
-		if (r->folds[i].link != NULL && r->folds[i].link->name != NULL)
-			err = table_put_str(names, r->folds[i].link->name, &r->folds[i]);
-	if (err == 0)
-		cachedir_sweep(r->config.cache, keep_file, &(struct kept){r, names});
-	table_free(names);
-}
-
-/* Lets go of what no version needs that is shown or will be. */
-static void tidy(struct run *r, const struct generation *before)
-{
-	opened_drop(r);
-	spans_keep_bad(r);
-	exams_sweep(r, false);
-	if (r->backfill == 0) {
-		folds_release(r, true);
-		fold_trim(r);
-	}
-	layouts_sweep(r);
-	if (r->newest != NULL && (before == NULL || before->state != r->newest->state)) {
-		sweep_cache(r);
-		malloc_trim(0); /* parsed headers are large and gone */
-	}
-}
-
 /* What a round left that another one may change although nothing new came. */
 static bool is_quiet(const struct run *r)
 {
@@ -514,11 +506,13 @@ int run_scan(struct run *r, struct why *why)
 	int err;
 
 	r->waited = false;
+	recorded_take(r);
 	err = run_relist(r, &same, &local);
 	COUNT(scans, 1);
 	if (err == 0 && same) {
 		COUNT(scans_alike, 1);
 		report_again(r);
+		recorded_follow(r);
 		return 0;
 	}
 	before = r->newest != NULL ? generation_ref(r->newest) : NULL;
@@ -539,7 +533,8 @@ int run_scan(struct run *r, struct why *why)
 		if (r->config.deep)
 			exam_all(r);
 		report_publish(r);
-		tidy(r, before);
+		recorded_follow(r);
+		run_tidy(r, before);
 	} else {
 		report_publish(r);
 	}
@@ -554,6 +549,7 @@ int run_scan(struct run *r, struct why *why)
 int run_build(struct run *r, uint64_t version, struct generation **out, struct why *why)
 {
 	const struct lineage *l = &r->lineage;
+	enum verified verified = VERIFIED_NO;
 	struct state *state = NULL;
 	struct why local = {0};
 	struct plan p;
@@ -575,7 +571,7 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 		return why_set(why, ENOENT, "version %llu is not in this run%s",
 			       (unsigned long long)version,
 			       l->step_count == 0 ? ", which has no versions yet" : "");
-	err = plan_and_assemble(r, version, &p, &state, &local);
+	err = run_assemble(r, version, &p, &state, &local);
 	if (err < 0) {
 		if (why != NULL)
 			*why = local;
@@ -588,10 +584,17 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 			why, ENOENT, "version %llu is not whole: %s", (unsigned long long)version,
 			r->obstacle.text[0] != '\0' ? r->obstacle.text : "its object is missing");
 	}
-	err = assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p), NULL,
-			    out);
-	if (err == 0)
+	err = recorded_admit(r, &p, state, &verified, why);
+	if (err == 0) {
+		err = assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p),
+				    NULL, out);
+		if (err < 0)
+			why_set(why, -err, "out of memory");
+	}
+	if (err == 0) {
 		set_writer(r, &p, *out);
+		(*out)->verified = (int)verified;
+	}
 	state_unref(state);
-	return err < 0 ? why_set(why, -err, "out of memory") : 0;
+	return err;
 }

@@ -11,6 +11,7 @@
 #include "cache/cachedir.h"
 #include "cache/store.h"
 #include "codec/checksum.h"
+#include "fs/check.h"
 #include "fs/history.h"
 
 struct run_config {
@@ -28,6 +29,7 @@ struct run_config {
 	bool ignore_times;  /* do not recognise a restarted run by object times */
 	const char *format; /* "trl", "weightfs" or a scheme's name (codec/scheme.h): the run is
 			       laid out so; NULL: by what is there */
+	enum verify_mode verify;
 };
 
 struct run; /* opaque */
@@ -45,6 +47,15 @@ bool run_unsettled(const struct run *r);
 /* Builds the generation of any version of the present lineage (reference).  -ENOENT with a
  * sentence.  A number that is a legal hole gives the version before it. */
 int run_build(struct run *r, uint64_t version, struct generation **out, struct why *why) MUST_CHECK;
+
+struct check_result {
+	size_t recorded, right, unknown; /* checksums; unknown: of a kind that is not known here */
+};
+/* Compares a version of the present lineage, built by run_build(), with the checksums that its
+ * objects record: those of its own objects, or of its whole chain.  -EBADMSG with a sentence; 0,
+ * and nothing recorded, for formats that have none.  Reads tensors whole. */
+int run_check(struct run *r, const struct state *state, bool own, struct check_result *out,
+	      struct why *why) MUST_CHECK;
 
 enum version_kind { VERSION_BASE, VERSION_ANCHOR, VERSION_PARTIAL, VERSION_DELTA, VERSION_EMPTY };
 enum version_state {

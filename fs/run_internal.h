@@ -121,6 +121,20 @@ struct opened { /* an object with its header parsed, see opened.c */
 	struct delta *delta;
 };
 
+/* What is known of checksums, see recorded.c. */
+struct recorded {
+	struct check_work *work; /* NULL: nothing was compared in the background yet */
+	struct checks checks;	 /* of the version that was looked into last */
+	uint64_t version;	 /* that */
+	struct identity chain;	 /* and what it is made of */
+	char label[9];
+	uint64_t followed; /* publication that `checks` are of; lazy */
+	bool failed;	   /* the last comparison ended by an error of reading */
+	struct bad *bad;   /* objects that are not what they should be */
+	size_t bad_count;
+	uint64_t out, until; /* versions that were taken out and may be shown; out 0: none */
+};
+
 enum { OPENED_MAX = 8 }; /* more than are ever in use at once */
 
 struct plan {
@@ -140,8 +154,10 @@ struct pointer {		   /* weightfs.json as it was read last */
 
 struct run {
 	struct run_config config;
-	struct base *base;		/* NULL without --base */
-	struct listing_ref *current;	/* what `lineage` borrows from */
+	struct base *base;	     /* NULL without --base */
+	struct listing_ref *current; /* what `lineage` borrows from */
+	struct recorded recorded;
+	uint64_t published;		/* how often something was */
 	struct pointer pointer;		/* so does it from its manifest */
 	struct directories directories; /* what is known of them, where the run consists of such */
 	struct why misfit;		/* --format and what is there; err 0: they agree */
@@ -384,12 +400,34 @@ int companions_put(struct run *r, const struct state *state, struct node *root,
 bool companions_known(const struct run *r, const struct state *state);
 void companions_sweep(struct run *r, bool all); /* drops those no longer listed (or all) */
 
+/* recorded.c */
+/* Eager: may the version become visible?  -EBADMSG: no, and what it is made of is not what it was
+ * any more: plan again.  Or an error of reading, which may pass. */
+int recorded_admit(struct run *r, const struct plan *p, const struct state *state,
+		   enum verified *out, struct why *why) MUST_CHECK;
+/* Lazy: takes what was compared in the background since the last round; before a round. */
+void recorded_take(struct run *r);
+/* And has the newest version compared, as far as it is not; after a round. */
+void recorded_follow(struct run *r);
+/* Was the object found to be bad?  Then why. */
+bool recorded_bad(const struct run *r, const struct object *o, struct why *why);
+void recorded_release(struct run *r);
+
+/* run_tidy.c */
+/* At the end of a round: lets go of what no version needs that is shown or will be.  `before`: what
+ * was the newest at its beginning. */
+void run_tidy(struct run *r, const struct generation *before);
+
 /* report.c */
 void report_publish(struct run *r);
 /* The last report holds still. */
 void report_again(struct run *r);
 
 /* run.c */
+/* Plans and assembles the newest whole version not above limit; an object that turns out bad on the
+ * way is marked, and the next plan goes without it. */
+int run_assemble(struct run *r, uint64_t limit, struct plan *p, struct state **out,
+		 struct why *why) MUST_CHECK;
 /* Mixes bytes into an identity that stands for several things in order. */
 void identity_mix(struct identity *id, const void *bytes, size_t len);
 void run_note(struct run *r, const char *fmt, ...) PRINTF(2, 3);

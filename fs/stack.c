@@ -235,6 +235,7 @@ static int open_run(struct stack *s, struct why *why)
 		.pull = s->opts->prefetch_all,
 		.ignore_times = s->opts->ignore_times,
 		.format = s->opts->format,
+		.verify = s->opts->verify,
 	};
 
 	return run_new(&config, &s->run, why);

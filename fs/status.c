@@ -255,6 +255,19 @@ static void text_store(struct store *store, const char *what, struct buf *out)
 	buf_release(&text);
 }
 
+/* Of the current version: how much of what its writer recorded has been compared. */
+static void text_verified(const struct view *v, struct buf *out)
+{
+	static const char *const modes[] = {
+		[VERIFY_LAZY] = "lazy", [VERIFY_EAGER] = "eager", [VERIFY_OFF] = "off"};
+
+	if (v->weights)
+		buf_addf(out, "verified: %s (--verify %s)\n",
+			 verified_name((enum verified)__atomic_load_n(&v->current->verified,
+								      __ATOMIC_RELAXED)),
+			 modes[v->stack->opts->verify]);
+}
+
 void status_text(struct stack *s, struct buf *out)
 {
 	struct view v;
@@ -272,6 +285,7 @@ void status_text(struct stack *s, struct buf *out)
 	buf_addstr(out, "mounted since: ");
 	human_date(out, s->started_real_ns);
 	buf_addstr(out, "\n");
+	text_verified(&v, out);
 	status_loads_text(&v.loads, out);
 	text_versions(&v, out);
 	status_pointer_text(v.report, out);
@@ -395,6 +409,10 @@ static void put_generation(const struct view *v, json_t *root)
 	put(root, "anchor", g != NULL ? number_json(g->state->anchor) : json_null());
 	put(root, "deltas", g != NULL ? number_json(g->state->deltas) : json_null());
 	put(root, "format", g != NULL && g->format[0] != '\0' ? text_json(g->format) : json_null());
+	put(root, "verified",
+	    g != NULL ? json_string(verified_name(
+				(enum verified)__atomic_load_n(&g->verified, __ATOMIC_RELAXED)))
+		      : json_null());
 	put(root, "writer", g != NULL && g->writer[0] != '\0' ? text_json(g->writer) : json_null());
 }
 

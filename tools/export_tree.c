@@ -233,12 +233,28 @@ static int write_out(struct stack *s, struct generation *g, const char *dir,
 	return ret;
 }
 
+/* Are its tensors what the writers of its objects recorded? */
+static int check_sums(struct stack *s, const struct generation *g, struct why *why)
+{
+	struct check_result sums;
+	int ret = 0;
+
+	if (g->state != NULL && s->opts->verify != VERIFY_OFF)
+		ret = run_check(s->run, g->state, false, &sums, why);
+	if (ret == -EBADMSG)
+		return why_prefix(why, "version %" PRIu64 " is not exported (--verify off does)",
+				  g->version);
+	return ret;
+}
+
 int export_version(struct stack *s, const uint64_t *version, const char *dir,
 		   const struct export_options *options, uint64_t *out_version, struct why *why)
 {
 	struct generation *g = NULL;
 	int ret = build(s, version, &g, why);
 
+	if (ret == 0)
+		ret = check_sums(s, g, why);
 	if (ret == 0) {
 		ret = write_out(s, g, dir, options, why);
 		*out_version = g->version;

@@ -5,8 +5,8 @@
  * Looks at every object, not only at what the newest version needs: each is read to its last byte,
  * each header is validated, each version is built, which validates every changed element of its
  * chain, and where the format has a hash of the whole state (TRL v1.0), it is computed and
- * compared; so are the checksums that HF-directory deltas have of tensors, and those that an index
- * has of whole objects (grail's file_manifest).  Problems go to standard
+ * compared; so are the checksums that deltas have of tensors, and those that an index has of whole
+ * objects (grail's file_manifest).  Problems go to standard
  * output, one line each; the summary goes to standard error.
  *
  * One thread.
@@ -20,7 +20,6 @@
 #include "tools/place.h"
 #include "tools/progress.h"
 #include "codec/sha256.h"
-#include "tools/sums.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -334,16 +333,16 @@ static void check_state(struct verify *v, const struct version_info *info, const
 	buf_release(&text);
 }
 
-/* Are the tensors that an HF-directory delta changes what its checksums say? */
+/* Are the tensors that the version's objects change what their checksums say? */
 static void check_sums(struct verify *v, const struct version_info *info, const struct state *s)
 {
-	size_t checked, skipped;
+	struct check_result sums;
 	struct why why = {0};
 
-	if (sums_check(v->stack->run, info, s, &checked, &skipped, &why) < 0)
+	if (run_check(v->stack->run, s, true, &sums, &why) < 0)
 		problem(v, info->key, why.text);
-	v->unknown += skipped;
-	if (why.err == 0 && checked > 0 && skipped == 0 && v->hashed != info->number)
+	v->unknown += sums.unknown;
+	if (why.err == 0 && sums.right > 0 && sums.unknown == 0 && v->hashed != info->number)
 		v->hashes++;
 }
 

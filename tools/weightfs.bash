@@ -51,6 +51,7 @@ _weightfs() {
 	--uploader) _weightfs_offer "$cur" -W $'s3\nhf' ;;
 	--version-from) _weightfs_offer "$cur" -W $'name\ncount' ;;
 	--format) _weightfs_offer "$cur" -W $'auto\ntrl\nweightfs\nhfdir\ncheckpoints\ngrail\nskyrl\nprime-rl' ;;
+	--verify) _weightfs_offer "$cur" -W $'lazy\neager\noff' ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
 	--materialize) _weightfs_offer "$cur" -W $'auto\nalways\nnever' ;;
 	--inotify) _weightfs_offer "$cur" -W $'on\noff' ;;

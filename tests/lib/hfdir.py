@@ -151,7 +151,7 @@ def change(old, new, encoding):
 
 
 CHECKSUMS = {"xxh3-128": lambda data: xxhash.xxh3_128(data).hexdigest(),
-             "blake3": lambda data: "0" * 64,  # nobody compares it
+             "blake3": lambda data: "0" * 64,  # of nothing
              "adler32": lambda data: f"{zlib.adler32(data):08x}"}
 
 

@@ -1,0 +1,198 @@
+"""--verify: what is not as its writer recorded never becomes visible, or is taken out again."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from lib import hfdir, models, mounted
+from lib import safetensors_py as st
+from lib.mounted import Mount
+
+MODEL = "model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(scratch, monkeypatch):
+    """Tools keep patches in a cache directory, too: one of this test's own."""
+    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
+
+
+def raw(path):
+    return {n: t.data.tobytes() for n, t in st.load_file(path)[0].items()}
+
+
+def holds(top, state):
+    assert raw(top / MODEL) == {n: t.data.tobytes() for n, t in state.items()}
+
+
+def verified(m, want):
+    mounted.wait_until(lambda: m.status()["verified"] == want, m.status)
+
+
+def bad_delta(t, version):
+    """A delta whose bytes are another state's, with the sums of the right one."""
+    real = t.states[version]
+    changed = {n: real[n] for n in real}
+    name = next(n for n, x in real.items() if x.data.size > 10)
+    bits = real[name].data.copy()
+    bits.view("u1").reshape(-1)[5] ^= 1
+    changed[name] = st.Tensor(real[name].dtype, real[name].shape, bits)
+    old, new = t.bytes_of(version - 1), {n: x.data.tobytes() for n, x in changed.items()}
+    t.delta(version, wrong={name: hfdir.compress(hfdir.change(old[name], new[name], t.encoding))})
+    return name
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+@pytest.mark.parametrize("sums, encoding", [("xxh3-128", "xor"), ("adler32", "overwrite")])
+def test_right(mode, sums, encoding, bucket, scratch):
+    """A run that is as it should be is verified, each version that comes, also where a tensor has
+    not been changed for long."""
+    states = models.states(81, 5, models.TINY)
+    still = next(iter(states[0]))
+    for state in states[2:]:
+        state[still] = states[1][still]
+    base = models.write_base(scratch / "base", states[0])
+    t = hfdir.Trainer(bucket, states, encoding, sums=sums)
+    t.delta(1)
+    with Mount(bucket, base=base, args=["--verify", mode]) as m:
+        for version in (1, 2, 3, 4):
+            if version > 1:
+                t.delta(version)
+            m.wait_version(version)
+            verified(m, "yes")
+            holds(m.at, states[version])
+        assert m.status()["problems"] == []
+        assert f"verified: yes (--verify {mode})" in mounted.run("status", m.at).stdout
+
+
+def test_wrong_base_eager(bucket, scratch):
+    """XOR over another base than the trainer's: no version of it is ever visible."""
+    states = models.states(82, 5, models.TINY)
+    other = models.states(83, 1, models.TINY)[0]
+    base = models.write_base(scratch / "base", other)
+    t = hfdir.Trainer(bucket, states)
+    for version in (1, 2, 3):
+        t.delta(version)
+    with Mount(bucket, base=base, args=["--verify", "eager"]) as m:
+        sentence = m.wait_problem("weight_v000001/model-00000-of-00002.safetensors")
+        assert "has the checksum" in sentence and "--base is not the checkpoint" in sentence
+        assert m.version() == 0 and m.versions() == [0]
+        holds(m.at, other)
+        # A whole checkpoint needs no base: the run goes on from there.
+        t.full(4)
+        m.wait_version(4)
+        holds(m.at, states[4])
+    with Mount(bucket, base=models.write_base(scratch / "right", states[0]),
+               args=["--verify", "eager"]) as m:
+        m.wait_version(4)
+        mounted.wait_until(lambda: m.versions() == [0, 1, 2, 3, 4], m.status)
+
+
+def test_wrong_base_lazy(bucket, scratch):
+    """The same, found afterwards: all that is built on version 1 goes; what is open stays."""
+    states = models.states(84, 7, models.TINY)
+    other = models.states(85, 1, models.TINY)[0]
+    base = models.write_base(scratch / "base", other)
+    t = hfdir.Trainer(bucket, states)
+    for version in (1, 2, 3, 4, 5):
+        t.delta(version)
+    with Mount(bucket, base=base, args=["--verify", "off"]) as m:
+        m.wait_version(5)
+        mounted.wait_until(lambda: m.versions() == [0, 1, 2, 3, 4, 5], m.status)
+        wrong = raw(m.at / MODEL)
+        assert m.status()["verified"] == "no"
+    with Mount(bucket, base=base) as m:
+        m.wait_problem("weight_v000001/model-00000-of-00002.safetensors")
+        mounted.wait_until(lambda: m.version() == 0 and m.versions() == [0], m.status)
+        holds(m.at, other)
+        assert raw(m.at / MODEL) != wrong
+        t.delta(6)  # on what was taken out: not shown either
+        mounted.wait_until(lambda: "weight_v000001" in m.status()["line"] or
+                           m.status()["problems"], m.status)
+        assert m.version() == 0
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_bad_in_the_middle(mode, bucket):
+    """One delta of a chain is not as recorded: the version before stays, and the next whole
+    checkpoint goes on.  The first version that is wrong is found below later ones."""
+    states = models.states(86, 8, models.TINY)
+    t = hfdir.Trainer(bucket, states)
+    t.full(1)
+    t.delta(2)
+    t.delta(3)
+    name = bad_delta(t, 4)
+    t.delta(5)
+    with Mount(bucket, args=["--verify", mode]) as m:
+        mounted.wait_until(lambda: m.version() == 3, m.status)
+        holds(m.at, states[3])
+        key = next(p["object"] for p in m.status()["problems"])
+        assert key.startswith("weight_v000004/") and f'"{name}"' in m.problem(key)
+        mounted.wait_until(lambda: m.versions() == [1, 2, 3], m.status)
+        t.full(6)
+        m.wait_version(6)
+        t.delta(7)
+        m.wait_version(7)
+        verified(m, "yes")
+        holds(m.at, states[7])
+        # Written again, as it should be.
+        shutil.rmtree(t.folder(4))
+        shutil.rmtree(t.folder(5))
+        assert m.version() == 7
+    mounted.run("verify", "-q", bucket)
+
+
+def test_open_stays(bucket):
+    """Who has opened a version that is taken out reads on; a new open gets the one before."""
+    states = models.states(87, 4, models.TINY)
+    t = hfdir.Trainer(bucket, states)
+    t.full(1)
+    t.delta(2)
+    with Mount(bucket, args=["--poll", "2"]) as m:
+        m.wait_version(2)
+        verified(m, "yes")
+        bad_delta(t, 3)
+        mounted.wait_until(lambda: m.version() == 3 or m.status()["problems"], m.status)
+        # It is shown for one poll at least, since what is compared is taken at the next.
+        with open(m.at / MODEL, "rb") as f:
+            seen = m.version()
+            first = f.read()
+            m.wait_problem("weight_v000003/model-00000-of-00002.safetensors")
+            mounted.wait_until(lambda: m.version() == 2, m.status)
+            f.seek(0)
+            assert f.read() == first
+        assert seen in (2, 3)
+        holds(m.at, states[2])
+        holds(m.tree(2), states[2])
+        assert 3 not in m.versions()
+
+
+def test_export(bucket, scratch):
+    """export compares as well, and writes all the same when it is told not to."""
+    states = models.states(88, 4, models.TINY)
+    t = hfdir.Trainer(bucket, states)
+    t.full(1)
+    t.delta(2)
+    bad_delta(t, 3)
+    done = mounted.run("export", bucket, "-o", scratch / "out", check=False)
+    assert done.returncode == 1 and "--verify off" in done.stderr and "checksum" in done.stderr
+    assert not os.path.exists(scratch / "out")
+    mounted.run("export", bucket, "--verify", "off", "-o", scratch / "out")
+    mounted.run("export", bucket, "--version", "2", "-o", scratch / "two")
+    holds(scratch / "two", states[2])
+
+
+def test_not_known(bucket):
+    """BLAKE3 without its library: nothing is compared, and nothing is called verified."""
+    if subprocess.run(["pkg-config", "--exists", "libblake3"], check=False).returncode == 0:
+        pytest.skip("BLAKE3 is known here")
+    states = models.states(89, 3, models.TINY)
+    t = hfdir.Trainer(bucket, states, sums="blake3")
+    t.full(1)
+    t.delta(2)
+    with Mount(bucket, args=["--verify", "eager"]) as m:
+        m.wait_version(2)
+        assert m.status()["verified"] == "no"
+        holds(m.at, states[2])
