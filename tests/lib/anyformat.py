@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lib import arc, grail, hfdir, models, publishing, randomrun, trl
+from lib import arc, grail, hfdir, models, primerl, publishing, randomrun, skyrl, trl
 from lib import safetensors_py as st
 
 
@@ -25,7 +25,6 @@ class Writer:
     """What all have in common: numbers from 1, and the clock."""
 
     dtypes = randomrun.DTYPES
-    shards = False
 
     def __init__(self, root, scratch, seed):
         self.root, self.scratch = Path(root), Path(scratch)
@@ -220,6 +219,65 @@ class Grail(Writer):
         return True
 
 
+class SkyRl(Writer):
+    """Deltas only, on a base; a fresh place for each run."""
+
+    def begin(self, steps, again):
+        if again:
+            shutil.rmtree(self.root)
+            self.root.mkdir()
+        base = models.write_base(self.scratch / "base", steps[0].state)
+        self.mount_args = ["--base", base]
+        os.utime(base / "model.safetensors", (self.clock, self.clock))
+        self.out = skyrl.Trainer(self.root, {}, int(self.rng.integers(1, 4)),
+                                 int(self.rng.choice([200, 1 << 20])),
+                                 str(self.rng.choice(["xxh3-128", "sha256", "older"])))
+
+    def step(self, number, kind, before, state, last):
+        self.out.states.update({number - 1: state if before is None else before, number: state})
+        self.out.delta(number)
+        return True
+
+
+class PrimeRl(Writer):
+    """Broadcasts: whole ones, and sparse ones on the one before."""
+
+    def begin(self, steps, again):
+        if again:
+            shutil.rmtree(self.root)
+            self.root.mkdir()
+        self.out = primerl.Trainer(self.root, {}, wide=bool(self.rng.random() < 0.5),
+                                   packed=bool(self.rng.random() < 0.5),
+                                   sums=bool(self.rng.random() < 0.5),
+                                   groups=int(self.rng.integers(1, 3)))
+
+    def step(self, number, kind, before, state, last):
+        self.out.states[number] = state
+        if kind == "delta":
+            self.sparse(number)
+        else:
+            self.whole(number)
+        return True
+
+    def whole(self, number):
+        """A checkpoint."""
+        self.out.whole(number)
+
+    def sparse(self, number):
+        """What changed."""
+        self.out.update(number)
+
+
+class PrimeRlOlder(PrimeRl):
+    """The format of the branch before that."""
+
+    def whole(self, number):
+        self.out.whole(number, older=True)
+
+    def sparse(self, number):
+        self.out.older(number)
+
+
 class Published(Writer):
     """`weightfs publish`; a restart is --new-run."""
 
@@ -249,6 +307,7 @@ class PublishedWfp1x(Published):
 
 WRITERS = {
     "trl-v1": TrlV1, "trl-v2-raw": TrlRaw, "trl-v3": Trl, "checkpoints": Checkpoints,
-    "hfdir-xor": HfDir, "hfdir-overwrite": HfDirOverwrite, "grail": Grail, "arc": Arc,
-    "wfp1": Published, "wfp1x": PublishedWfp1x,
+    "hfdir-xor": HfDir, "hfdir-overwrite": HfDirOverwrite, "grail": Grail, "skyrl": SkyRl,
+    "prime-rl": PrimeRl, "prime-rl-older": PrimeRlOlder, "arc": Arc, "wfp1": Published,
+    "wfp1x": PublishedWfp1x,
 }
