@@ -349,3 +349,31 @@ def test_remote(kind, bucket, monkeypatch):
                 m.wait_version(t.window(int(step[-1])))
             holds(m.at, states[3])
             assert m.status()["problems"] == []
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_weights_hash(mode, bucket, scratch):
+    """A delta that was made for another base fits and is not what the trainer had: weights_hash
+    tells, to verify, export and a mount, which goes back; the next FULL goes on."""
+    states = models.states(213, 5, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1")
+    with Mount(bucket, args=["--verify", mode]) as m:
+        m.wait_version(t.window(1))
+        t.delta(2, data=grail.payload(31, states[0], states[2])[:-2] + b"\x12\x34")
+        t.ready(2)
+        told = mounted.wait_until(lambda: [p for p in m.status()["problems"]
+                                           if grail.weights_hash(states[2]) in p["error"]],
+                                  m.status)
+        assert told[0]["object"].endswith(f"checkpoint-{t.window(2)}/DELTA/{grail.DELTA}")
+        m.wait_version(t.window(1))
+        holds(m.at, states[1])
+        have = verify(bucket, 1)
+        assert have["hashes"] == 1 and len(have["problems"]) == 1
+        assert grail.weights_hash(states[2]) in have["problems"][0]["error"]
+        done = mounted.run("export", bucket, "-o", scratch / "out", "--version", t.window(2),
+                           check=False)
+        assert done.returncode != 0 and grail.weights_hash(states[2]) in done.stderr
+        publish(t, "both 3", "delta 4")
+        m.wait_version(t.window(4))
+        holds(m.at, states[4])
