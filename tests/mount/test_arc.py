@@ -145,3 +145,41 @@ def test_bad_file(bucket):
             m.wait_version(1)
             assert sentence in m.wait_problem("step_000002/model.safetensors")
             assert m.version() == 1
+
+
+@pytest.mark.parametrize("verify", ["eager", "lazy"])
+def test_another_base(verify, bucket):
+    """A delta for another base than its request says, and one that is applied a second time: their
+    checksums are not those of the result."""
+    states = states_of(86, 4)
+    out = arc.Trainer(bucket)
+    out.full(1, states[0])
+    out.delta(2, 1, states[0], states[1])
+    out.delta(3, 2, states[2], states[3])
+    with Mount(bucket, args=["--verify", verify]) as m:
+        m.wait_problem("step_000003/model.safetensors")
+        m.wait_version(2)
+        holds(m.at, states[1])
+    done = mounted.run("verify", "-q", bucket, check=False)
+    assert done.returncode == 1 and "checksum" in done.stdout + done.stderr, done
+    shutil.rmtree(out.folder(3))
+    shutil.copytree(out.folder(2), out.folder(3))
+    out.request(3, 2)
+    with Mount(bucket, args=["--verify", verify]) as m:
+        m.wait_problem("step_000003/model.safetensors")
+        m.wait_version(2)
+        holds(m.at, states[1])
+
+
+def test_missing_link(bucket):
+    """Without the version that it applies to a delta is not shown, until a whole one comes."""
+    states = states_of(87, 4)
+    out = arc.Trainer(bucket, 2)
+    out.full(1, states[0])
+    out.delta(3, 2, states[1], states[2])
+    with Mount(bucket) as m:
+        m.wait_version(1)
+        assert "applies to version 2" in m.wait_problem("step_000003/" + arc.REQUEST)
+        out.full(4, states[3])
+        m.wait_version(4)
+        holds(m.at, states[3])
