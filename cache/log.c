@@ -26,7 +26,8 @@ enum { LINE_SIZE = 2048 };
 
 static int log_max_level = LOG_LEVEL_INFO; /* atomic */
 static int log_fd = -1;			   /* atomic; -1: no file */
-static bool log_syslog;			   /* atomic */
+static __thread char log_subject[120];
+static bool log_syslog; /* atomic */
 
 static const char *const level_names[] = {
 	[LOG_LEVEL_ERROR] = "error",
@@ -106,6 +107,12 @@ static size_t put_text(char *dst, size_t cap, const char *fmt, va_list ap)
 	return len;
 }
 
+void log_set_subject(const char *subject)
+{
+	snprintf(log_subject, sizeof(log_subject), "%s", subject != NULL ? subject : "");
+	clean(log_subject, strlen(log_subject));
+}
+
 void log_at(enum log_level level, const char *fmt, ...)
 {
 	static const int priorities[] = {LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG};
@@ -122,6 +129,8 @@ void log_at(enum log_level level, const char *fmt, ...)
 		len = put_time(line, sizeof(line));
 	if (!to_syslog)
 		len += (size_t)snprintf(line + len, sizeof(line) - len, "%s: ", level_names[level]);
+	if (log_subject[0] != '\0')
+		len += (size_t)snprintf(line + len, sizeof(line) - len, "%s: ", log_subject);
 	errno = saved_errno; /* for a %m in fmt */
 	va_start(ap, fmt);
 	len += put_text(line + len, sizeof(line) - len - 1, fmt, ap);

@@ -20,6 +20,8 @@ void log_set_level(enum log_level level);
  * rotation).  `syslog` sends lines to syslog(3) instead of stderr. */
 int log_open_file(const char *path);
 void log_use_syslog(void);
+/* What this thread's lines are about, in front of each; copied.  NULL: nothing. */
+void log_set_subject(const char *subject);
 void log_at(enum log_level level, const char *fmt, ...) PRINTF(2, 3);
 #define log_error(...)	 log_at(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(...) log_at(LOG_LEVEL_WARNING, __VA_ARGS__)

@@ -11,8 +11,4 @@
  * been told. */
 int mount_run(struct opts *opts);
 
-/* Takes the weightfs mount at that path down.  -EBUSY while it is in use (unless lazy), -EINVAL
- * when it is none; with a sentence. */
-int mount_umount(const char *path, bool lazy, struct why *why) MUST_CHECK;
-
 #endif

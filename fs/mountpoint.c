@@ -120,6 +120,19 @@ int mountpoint_type(const char *path, char *out, size_t cap)
 	return 0;
 }
 
+char *mountpoint_above(const char *path)
+{
+	char *at = strdup(path), *slash, type[64];
+
+	while (at && (slash = strrchr(at, '/')) && slash > at) {
+		*slash = 0;
+		if (mountpoint_type(at, type, sizeof(type)) == 0 && strcmp(type, MOUNT_TYPE) == 0)
+			return at;
+	}
+	free(at);
+	return NULL;
+}
+
 /* Runs fusermount3 and keeps what it says.  Exit code, or -errno. */
 static int run_helper(const char *path, bool lazy, char *said, size_t cap)
 {
@@ -267,4 +280,40 @@ bool path_inside(const char *path, const char *dir)
 	while (len && dir[len - 1] == '/')
 		len--;
 	return strncmp(path, dir, len) == 0 && (path[len] == 0 || path[len] == '/');
+}
+
+static int no_mount(const char *path, struct why *why)
+{
+	char *above = mountpoint_above(path);
+	int ret;
+
+	if (above)
+		ret = why_set(
+			why, EINVAL,
+			"%s lies in the mount on %s, which is taken down as a whole, with all "
+			"its runs: weightfs umount %s",
+			SHOWN(path), SHOWN(above), SHOWN(above));
+	else
+		ret = why_set(why, EINVAL, "%s is not a weightfs mount", SHOWN(path));
+	free(above);
+	return ret;
+}
+
+int mountpoint_umount(const char *path, bool lazy, struct why *why)
+{
+	char type[64], *full;
+	int ret = mountpoint_resolve(path, &full, why);
+
+	if (ret < 0)
+		return ret;
+	ret = mountpoint_type(full, type, sizeof(type));
+	if (ret < 0)
+		why_set(why, -ret, "/proc/self/mountinfo cannot be read: %s",
+			strerrordesc_np(-ret));
+	else if (strcmp(type, MOUNT_TYPE) != 0)
+		ret = no_mount(full, why);
+	else
+		ret = mountpoint_unmount(full, lazy, why);
+	free(full);
+	return ret;
 }

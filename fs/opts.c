@@ -113,17 +113,35 @@ static int set_budget(struct opts *o, const char *name, const char *v, struct wh
 	return 0;
 }
 
+/* Index of a word; -1: it is none of them. */
+static int word_index(const char *v, const char *const *words, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(v, words[i]) == 0)
+			return (int)i;
+	return -1;
+}
+
 static int set_materialize(struct opts *o, const char *name, const char *v, struct why *why)
 {
 	static const char *const words[] = {"auto", "always", "never"};
+	int i = word_index(v, words, ARRAY_LEN(words));
 
-	for (unsigned i = 0; i < ARRAY_LEN(words); i++) {
-		if (strcmp(v, words[i]) != 0)
-			continue;
-		o->materialize = (enum materialize)i;
-		return 0;
-	}
-	return bad_value(why, name, v, "\"auto\", \"always\" or \"never\"");
+	if (i < 0)
+		return bad_value(why, name, v, "\"auto\", \"always\" or \"never\"");
+	o->materialize = (enum materialize)i;
+	return 0;
+}
+
+static int set_runs(struct opts *o, const char *name, const char *v, struct why *why)
+{
+	static const char *const words[] = {"auto", "one", "several"};
+	int i = word_index(v, words, ARRAY_LEN(words));
+
+	if (i < 0)
+		return bad_value(why, name, v, "\"auto\", \"one\" or \"several\"");
+	o->runs = (enum runs_choice)i;
+	return 0;
 }
 
 static int set_materialize_after(struct opts *o, const char *name, const char *v, struct why *why)
@@ -297,6 +315,7 @@ static const struct {
 	{"timeout", set_timeout, 0, 0},
 	{"verify", set_verify, 0, 0},
 	{"format", set_format, 0, 0},
+	{"runs", set_runs, 0, 0},
 	{"times", set_times, 0, 0},
 	{"prefetch", set_prefetch, 0, 0},
 	{"warm", NULL, 0, offsetof(struct opts, warm)},

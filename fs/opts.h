@@ -8,6 +8,8 @@
 #include "codec/buf.h"
 #include "fs/check.h"
 
+/* Is the source a run, or does it hold several? */
+enum runs_choice { RUNS_AUTO, RUNS_ONE, RUNS_SEVERAL };
 enum materialize { MATERIALIZE_AUTO, MATERIALIZE_ALWAYS, MATERIALIZE_NEVER };
 
 struct opts {
@@ -25,6 +27,7 @@ struct opts {
 	int log_level, ready_fd;
 	bool ignore_times, foreground, allow_other;
 	enum verify_mode verify;
+	enum runs_choice runs;
 	bool warm, inotify;
 	uint64_t warm_budget; /* 0: half of what memory has left */
 	enum materialize materialize;

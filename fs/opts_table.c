@@ -25,6 +25,10 @@ const struct opt_def opt_defs[] = {
 	 "the run is laid out so, whatever else is there: trl, weightfs, hfdir, checkpoints, ... "
 	 "(default auto)",
 	 false},
+	{"runs", 0, "auto|one|several",
+	 "whether the source is one run or has one in each of its directories (default: as its "
+	 "first objects show)",
+	 false},
 	{"times", 0, "trust|ignore",
 	 "whether an object older than those before it belongs to an earlier run (default trust)",
 	 false},

@@ -50,6 +50,8 @@ struct pin {
 struct watch {
 	struct run *run;	 /* borrowed */
 	struct history *history; /* borrowed */
+	struct turns *turns;	 /* borrowed, or NULL */
+	const char *subject;	 /* likewise */
 	int64_t poll_ns;
 	int store_fd; /* borrowed from the store, or -1 */
 	int wake_fd;
@@ -219,7 +221,9 @@ static void scan(struct watch *w)
 		store_watch_drain(run_store(w->run));
 	if (asked)
 		store_refresh(run_store(w->run));
+	turns_take(w->turns);
 	err = run_scan(w->run, &why);
+	turns_give(w->turns);
 	if (err < 0 && why.text[0] == '\0')
 		why_set(&why, -err, "cannot list %s", run_store(w->run)->name);
 	w->scan_cost = clock_mono_ns() - w->scan_start;
@@ -237,7 +241,11 @@ static void scan(struct watch *w)
 static int build_pinned(struct watch *w, uint64_t *version, struct why *why)
 {
 	struct generation *g;
-	int err = run_build(w->run, *version, &g, why);
+	int err;
+
+	turns_take(w->turns);
+	err = run_build(w->run, *version, &g, why);
+	turns_give(w->turns);
 
 	if (err < 0)
 		return err;
@@ -367,6 +375,7 @@ static void *watch_main(void *arg)
 	struct watch *w = arg;
 	bool asked = true;
 
+	log_set_subject(w->subject);
 	while (take_wants(w, &asked)) {
 		bool changed = false;
 
@@ -418,7 +427,7 @@ int watch_start(struct watch *w)
 	return 0;
 }
 
-void watch_stop(struct watch *w)
+static void end(struct watch *w, bool stop_store)
 {
 	bool join;
 
@@ -430,9 +439,36 @@ void watch_stop(struct watch *w)
 	if (!join)
 		return;
 	/* A listing under way may be waiting for a network that is not there. */
-	store_stop(run_store(w->run));
+	if (stop_store)
+		store_stop(run_store(w->run));
 	wake(w);
 	pthread_join(w->thread, NULL);
+}
+
+void watch_stop(struct watch *w)
+{
+	end(w, true);
+}
+
+void watch_retire(struct watch *w)
+{
+	end(w, false);
+}
+
+void watch_share(struct watch *w, struct turns *turns, const char *subject)
+{
+	w->turns = turns;
+	w->subject = subject;
+}
+
+bool watch_scanned(struct watch *w)
+{
+	bool yes;
+
+	lock_take(&w->lock);
+	yes = w->scans_ended > 0;
+	lock_release(&w->lock);
+	return yes;
 }
 
 int watch_refresh(struct watch *w, bool wait)

@@ -8,6 +8,7 @@
 #define FS_WATCH_H
 
 #include "fs/run.h"
+#include "fs/turns.h"
 
 struct watch; /* opaque */
 /* No thread yet. */
@@ -16,7 +17,14 @@ int watch_new(struct run *run, struct history *history, int64_t poll_ns,
 int watch_start(struct watch *w) MUST_CHECK;
 /* Stops and joins the thread; requests that wait get -ECANCELED. */
 void watch_stop(struct watch *w);
+/* The same, but what the source has under way goes on. */
+void watch_retire(struct watch *w);
 void watch_free(struct watch *w);
+/* Before watch_start(), where there are several: rounds take turns, and log lines say whose they
+ * are (log_set_subject()).  Both borrowed. */
+void watch_share(struct watch *w, struct turns *turns, const char *subject);
+/* Has a round ended? */
+bool watch_scanned(struct watch *w);
 
 /* Scans now; with `wait` returns when a scan that began after the call has ended: its result. */
 int watch_refresh(struct watch *w, bool wait) MUST_CHECK;

@@ -5,7 +5,7 @@
  * What that needs (umount(2) or the setuid helper, a dead mount, a busy one) is the front's to
  * know.
  */
-#include "fs/mount.h"
+#include "fs/mountpoint.h"
 #include "tools/cli.h"
 
 enum { OPT_LAZY };
@@ -38,7 +38,7 @@ int verb_umount(int argc, char **argv)
 
 	if (ret >= 0)
 		return ret;
-	if (mount_umount(line.args[0], line.value[OPT_LAZY] != NULL, &why) < 0)
+	if (mountpoint_umount(line.args[0], line.value[OPT_LAZY] != NULL, &why) < 0)
 		return cli_fail(&why);
 	return EXIT_CODE_OK;
 }
