@@ -166,8 +166,24 @@ static int no_command(const char *word, struct why *why)
 	return -EINVAL;
 }
 
+/* At the top of several runs. */
+static int run_above(struct roster *r, const struct command *c, struct buf *ok, struct why *why)
+{
+	int ret;
+
+	if (c->run != run_refresh)
+		return why_set(why, EISDIR,
+			       "%s is for one run, and several are mounted here: name one, as in "
+			       "MOUNTPOINT/RUN",
+			       c->word);
+	ret = roster_refresh(r, why);
+	if (ret == 0)
+		roster_line(r, ok);
+	return ret;
+}
+
 /* Splits "word arg" in place and runs it. */
-static int run_line(struct stack *s, char *line, struct buf *ok, struct why *why)
+static int run_line(struct stack *s, struct roster *r, char *line, struct buf *ok, struct why *why)
 {
 	size_t len = strlen(line), word_len;
 	const struct command *c;
@@ -186,10 +202,11 @@ static int run_line(struct stack *s, char *line, struct buf *ok, struct why *why
 		return why_set(why, EINVAL, "%s takes nothing after it", c->word);
 	if (!*arg && c->arg && *c->arg != '[')
 		return why_set(why, EINVAL, "%s wants %s after it", c->word, c->arg);
-	return c->run(s, arg, ok, why);
+	return r ? run_above(r, c, ok, why) : c->run(s, arg, ok, why);
 }
 
-int control_run(struct stack *s, const char *command, size_t len, struct buf *reply)
+int control_run(struct stack *s, struct roster *r, const char *command, size_t len,
+		struct buf *reply)
 {
 	char line[CONTROL_MAX + 1];
 	struct why why = {0};
@@ -202,7 +219,7 @@ int control_run(struct stack *s, const char *command, size_t len, struct buf *re
 	} else {
 		memcpy(line, command, len);
 		line[len] = 0;
-		ret = run_line(s, line, &ok, &why);
+		ret = run_line(s, r, line, &ok, &why);
 	}
 	if (ret == 0) {
 		buf_addf(reply, "ok: %s\n", buf_str(&ok));

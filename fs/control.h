@@ -7,13 +7,15 @@
 #ifndef FS_CONTROL_H
 #define FS_CONTROL_H
 
-#include "fs/stack.h"
+#include "fs/roster.h"
 
 enum { CONTROL_MAX = 4096 }; /* bytes of a command */
 
-/* Runs one command (with or without newline).  Appends one line for people: "ok: ..." or "error:
+/* r not NULL: at the top of several runs, s being the source's.  Runs one command (with or without
+ * newline).  Appends one line for people: "ok: ..." or "error:
  * ...". -EINVAL: no such command, or a bad number; -ENOENT: no such version; others as the command
  * failed.  refresh and pin block. */
-int control_run(struct stack *s, const char *command, size_t len, struct buf *reply) MUST_CHECK;
+int control_run(struct stack *s, struct roster *r, const char *command, size_t len,
+		struct buf *reply) MUST_CHECK;
 
 #endif

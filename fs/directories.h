@@ -92,6 +92,10 @@ struct dir_query {
 /* Does the key belong to a version, or is it `latest`? */
 bool directories_own(const struct directories *d, const char *key);
 
+/* Does an object of that key, as seen from a directory, show that there are versions of any scheme
+ * in it? */
+bool directories_show(const char *key);
+
 /* Finds them.  *out NULL: there are none.  *out_first: identity of what is first in the run.
  * -ENOMEM. */
 int directories_find(struct directories *d, const struct dir_query *q, struct manifest **out,

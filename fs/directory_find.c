@@ -16,6 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Where versions lie, when a scheme says nothing else. */
+static const char *const usual[] = {"", "updates/", NULL};
+
 /* A single object's name: what stands before the number, and after it. */
 static bool file_number(const struct scheme *s, const char *name, size_t *out_rank,
 			uint64_t *out_number)
@@ -64,6 +67,31 @@ static bool matches_any(const char *const *patterns, const char *name)
 	for (size_t i = 0; patterns != NULL && patterns[i] != NULL; i++)
 		if (scheme_matches(patterns[i], name))
 			return true;
+	return false;
+}
+
+static bool shows(const struct scheme *s, const char *key)
+{
+	const char *slash = strchr(key, '/');
+	size_t word, rank;
+	uint64_t number;
+
+	if (slash == NULL)
+		return file_number(s, key, &rank, &number);
+	return version_number(key, (size_t)(slash - key), &word, &number) &&
+	       version_word(s->words, key, word, &rank) && matches_any(s->signs, slash + 1);
+}
+
+bool directories_show(const char *key)
+{
+	for (size_t i = 0; schemes[i] != NULL; i++) {
+		const char *const *under = schemes[i]->under != NULL ? schemes[i]->under : usual;
+
+		for (; *under != NULL; under++)
+			if (strncmp(key, *under, strlen(*under)) == 0 &&
+			    shows(schemes[i], key + strlen(*under)))
+				return true;
+	}
 	return false;
 }
 
@@ -213,7 +241,6 @@ static void choose(const struct directories *d, const struct scheme *s, struct f
 static int search(struct directories *d, const struct scheme *s, const struct listing *l,
 		  struct finds *out)
 {
-	static const char *const usual[] = {"", "updates/", NULL};
 	const char *const *under = s->under != NULL ? s->under : usual;
 	char prefix[sizeof(d->latest.run) + 64];
 	int err = 0;

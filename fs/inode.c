@@ -26,16 +26,17 @@ static const struct {
 	const char *name;
 	uint64_t ino;
 	mode_t mode;
+	bool top; /* also where there are several runs below */
 } fixed[] = {
-	{"version", INO_VERSION, S_IFREG | 0444},
-	{"newest", INO_NEWEST, S_IFREG | 0444},
-	{"status", INO_STATUS, S_IFREG | 0444},
-	{"status.json", INO_STATUS_JSON, S_IFREG | 0444},
-	{"metrics", INO_METRICS, S_IFREG | 0444},
-	{"control", INO_CONTROL, S_IFREG | 0600},
-	{"versions", INO_VERSIONS, S_IFDIR | 0555},
-	{"bucket", INO_BUCKET, S_IFDIR | 0555},
-	{"current", INO_CURRENT, S_IFLNK | 0777},
+	{"version", INO_VERSION, S_IFREG | 0444, false},
+	{"newest", INO_NEWEST, S_IFREG | 0444, false},
+	{"status", INO_STATUS, S_IFREG | 0444, true},
+	{"status.json", INO_STATUS_JSON, S_IFREG | 0444, true},
+	{"metrics", INO_METRICS, S_IFREG | 0444, true},
+	{"control", INO_CONTROL, S_IFREG | 0600, true},
+	{"versions", INO_VERSIONS, S_IFDIR | 0555, false},
+	{"bucket", INO_BUCKET, S_IFDIR | 0555, true},
+	{"current", INO_CURRENT, S_IFLNK | 0777, false},
 };
 
 /* The kernel's number of what has that number within the run. */
@@ -92,6 +93,37 @@ struct stack *inodes_stack(const struct inodes *t)
 	return t->stack;
 }
 
+void inodes_set_runs(struct inodes *t, const struct inodes_runs *runs)
+{
+	__atomic_store_n(&t->runs, runs, __ATOMIC_RELEASE);
+}
+
+const struct inodes_runs *inodes_runs(const struct inodes *t)
+{
+	const struct inodes_runs *r = __atomic_load_n(&t->runs, __ATOMIC_ACQUIRE);
+
+	return r && r->several(r->ctx) ? r : NULL;
+}
+
+bool inodes_are_several(const struct inodes *t)
+{
+	return inodes_runs(t) != NULL;
+}
+
+struct listing_ref *inodes_listing(struct inodes *t)
+{
+	const struct inodes_runs *r = inodes_runs(t);
+
+	return r ? r->listing(r->ctx) : run_listing(t->stack->run);
+}
+
+struct store *inodes_store(struct inodes *t)
+{
+	const struct inodes_runs *r = inodes_runs(t);
+
+	return r ? r->store(r->ctx) : run_store(t->stack->run);
+}
+
 /* Takes over the reference. */
 static void inode_of_node(struct node *node, struct inode *out)
 {
@@ -103,7 +135,7 @@ static void inode_of_fixed(uint64_t ino, struct inode *out)
 	*out = (struct inode){.ino = ino, .kind = INODE_FIXED};
 }
 
-static int get(struct inodes *t, uint64_t ino, struct inode *out)
+int inode_of_number(struct inodes *t, uint64_t ino, struct inode *out)
 {
 	struct node *node;
 	const struct place *p = places_number(t->places, ino);
@@ -118,14 +150,21 @@ static int get(struct inodes *t, uint64_t ino, struct inode *out)
 	if (!node)
 		return -ESTALE;
 	inode_of_node(node, out);
-	out->ino = ino; /* a node may have several */
+	out->ino = ino; /* a node may have two */
 	return 0;
 }
 
 int inode_get(struct inodes *top, uint64_t ino, struct inode *out)
 {
-	struct inodes *t = node_run(ino) == top->run ? inodes_ref(top) : NULL;
-	int ret = t ? get(t, ino, out) : -ESTALE;
+	const struct inodes_runs *r = inodes_runs(top);
+	struct inodes *t = NULL;
+	int ret;
+
+	if (node_run(ino) == top->run)
+		t = inodes_ref(top);
+	else if (r)
+		t = r->run(r->ctx, node_run(ino));
+	ret = t ? inode_of_number(t, ino, out) : -ESTALE;
 
 	if (ret == 0)
 		out->of = t;
@@ -234,9 +273,10 @@ static int child_of_fixed(struct inodes *t, uint64_t dir, const char *name, stru
 	for (size_t i = 0; i < ARRAY_LEN(fixed); i++) {
 		if (strcmp(fixed[i].name, name) != 0)
 			continue;
-		if (fixed[i].ino == INO_CURRENT && no_current(t))
+		if ((fixed[i].ino == INO_CURRENT && no_current(t)) ||
+		    (!fixed[i].top && inodes_runs(t)))
 			return -ENOENT;
-		return get(t, number(t, fixed[i].ino), out);
+		return inode_of_number(t, number(t, fixed[i].ino), out);
 	}
 	return -ENOENT;
 }
@@ -261,12 +301,17 @@ int inode_child(const struct inode *dir, const char *name, struct inode *out)
 
 	switch (dir->kind) {
 	case INODE_FIXED: ret = child_of_fixed(t, node_within(dir->ino), name, out); break;
-	case INODE_VIEW_DIR: ret = child_of_view(t, dir, name, out); break;
+	case INODE_VIEW_DIR:
+		if (inodes_runs(t))
+			ret = many_child(t, dir->place, name, out);
+		else
+			ret = child_of_view(t, dir, name, out);
+		break;
 	case INODE_BUCKET_DIR: ret = raw_child(t, dir->place, name, out); break;
 	case INODE_BUCKET_FILE: break;
 	case INODE_NODE: ret = child_of_node(dir->node, name, out); break;
 	}
-	if (ret == 0)
+	if (ret == 0 && !out->of)
 		out->of = inodes_ref(t);
 	return ret;
 }
@@ -361,7 +406,9 @@ int inode_each(const struct inode *dir, inode_each_fn fn, void *ctx)
 
 	switch (dir->kind) {
 	case INODE_FIXED: return each_of_fixed(t, node_within(dir->ino), fn, ctx);
-	case INODE_VIEW_DIR: return each_of_view(t, dir, fn, ctx);
+	case INODE_VIEW_DIR:
+		return inodes_runs(t) ? many_each(t, dir->place, fn, ctx)
+				      : each_of_view(t, dir, fn, ctx);
 	case INODE_BUCKET_DIR: return raw_each(t, dir->place, fn, ctx);
 	case INODE_BUCKET_FILE: return -ENOTDIR;
 	case INODE_NODE: break;
@@ -380,7 +427,12 @@ void inode_target(const struct inode *link, struct buf *out)
 
 void inode_text(const struct inodes *t, uint64_t ino, struct buf *out)
 {
-	special_text(t->stack, node_within(ino), out);
+	const struct inodes_runs *r = inodes_runs(t);
+
+	if (r)
+		r->text(r->ctx, node_within(ino), out);
+	else
+		special_text(t->stack, node_within(ino), out);
 }
 
 /* When the newest generation came; before there is one, when we started. */
@@ -415,9 +467,12 @@ static int attr_of_view(const struct inode *dir, struct stat *st, int64_t *out_m
 {
 	struct generation *g;
 	struct node *node;
-	int ret = inode_view(dir, &g, &node);
+	int ret;
 
 	st->st_mode = S_IFDIR | 0555;
+	if (inodes_runs(dir->of))
+		return many_attr(dir->of, dir->place);
+	ret = inode_view(dir, &g, &node);
 	if (ret == 0) {
 		*out_mtime = g->mtime_ns;
 		generation_unref(g);

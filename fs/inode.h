@@ -36,6 +36,32 @@ bool inodes_idle(const struct inodes *t);
 void inodes_free(struct inodes *t); /* idle; NULL is fine */
 struct stack *inodes_stack(const struct inodes *t);
 
+/* The runs below the inodes of a source that may hold several; the answers are the roster's. */
+struct inodes_runs {
+	void *ctx;
+	/* Are there several?  Once there are, there always will be. */
+	bool (*several)(void *ctx);
+	/* The source's listing, with a reference, or NULL; and its store. */
+	struct listing_ref *(*listing)(void *ctx);
+	struct store *(*store)(void *ctx);
+	/* 1: a run of that path is shown, *out is a reference; -ENOENT: there is one that is not
+	 * shown yet; 0: it is none. */
+	int (*look)(void *ctx, const char *path, struct inodes **out);
+	/* A run by its number, with a reference; NULL: it is gone. */
+	struct inodes *(*run)(void *ctx, uint64_t run);
+	/* Content of a special file at the top. */
+	void (*text)(void *ctx, uint64_t ino, struct buf *out);
+};
+
+/* Borrowed; NULL: there are none any more. */
+void inodes_set_runs(struct inodes *t, const struct inodes_runs *runs);
+/* Are there several? */
+bool inodes_are_several(const struct inodes *t);
+/* The last listing that the raw view shows, with a reference, or NULL; and whose objects they are.
+ */
+struct listing_ref *inodes_listing(struct inodes *t);
+struct store *inodes_store(struct inodes *t);
+
 /* What a number stands for; -ESTALE when it is gone. `top` is the mount's. */
 int inode_get(struct inodes *top, uint64_t ino, struct inode *out) MUST_CHECK;
 /* Gives back what inode_get() and inode_child() took. */

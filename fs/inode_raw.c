@@ -22,7 +22,7 @@ int inode_of_place(const struct place *p, struct inode *out)
 }
 
 /* "a/b" below a place, or just the name below its root; NULL: out of memory. */
-static char *path_below(const struct place *dir, const char *name)
+char *path_below(const struct place *dir, const char *name)
 {
 	return *dir->path ? path_join(dir->path, name) : strdup(name);
 }
@@ -61,7 +61,7 @@ static size_t listing_bound(const struct listing *l, const char *key)
 	return lo;
 }
 
-static bool listing_has_dir(const struct listing *l, const char *path)
+bool listing_has_dir(const struct listing *l, const char *path)
 {
 	size_t len = strlen(path), at;
 	char *prefix = path_join(path, "");
@@ -75,7 +75,7 @@ static bool listing_has_dir(const struct listing *l, const char *path)
 
 int raw_child(struct inodes *t, const struct place *dir, const char *name, struct inode *out)
 {
-	struct listing_ref *l = run_listing(t->stack->run);
+	struct listing_ref *l = inodes_listing(t);
 	char *path = path_below(dir, name);
 	const struct object *o;
 	int ret = -ENOENT;
@@ -130,7 +130,7 @@ static int bucket_entry(struct inodes *t, const struct listing *l, const struct 
 
 int raw_each(struct inodes *t, const struct place *dir, inode_each_fn fn, void *ctx)
 {
-	struct listing_ref *l = run_listing(t->stack->run);
+	struct listing_ref *l = inodes_listing(t);
 	char *prefix = *dir->path ? path_join(dir->path, "") : strdup("");
 	size_t len, at;
 	int ret = prefix ? 0 : -ENOMEM;

@@ -33,11 +33,13 @@
 #include "cache/log.h"
 #include "fs/apart.h"
 #include "fs/daemon.h"
+#include "fs/gate.h"
 #include "fs/herald.h"
 #include "fs/mountpoint.h"
 #include "fs/ops.h"
 #include "fs/prepare.h"
 #include "fs/reply.h"
+#include "fs/roster.h"
 #include "fs/settings.h"
 #include "fs/status.h"
 
@@ -48,6 +50,7 @@ struct mount {
 	struct daemon daemon;
 	struct stack *stack;
 	struct front *front;
+	struct roster *roster; /* NULL: the source is one run */
 	struct fuse_session *session;
 	struct daemon_signals *signals;
 	struct device device;	 /* of the session; outlives the nodes */
@@ -293,12 +296,13 @@ static int try_passthrough(void *ctx, const char *dir, struct why *why)
 	return passthrough_try(ctx, dir, why);
 }
 
-/* What looks into our own mount, or needs an answered INIT. */
-static int start_users(struct mount *m, struct why *why)
+/* What looks into our own mount, or needs an answered INIT: for the run at that point. */
+static int begin_users(struct mount *m, struct stack *s, const char *point, struct herald **herald,
+		       struct prepare **prepare, struct why *why)
 {
 	const struct prepare_config config = {
-		.stack = m->stack,
-		.mountpoint = m->point,
+		.stack = s,
+		.mountpoint = point,
 		.ops = m->front->passthrough.wanted ? &passthrough_ops : NULL,
 		.ops_ctx = &m->device,
 		.push = settings_push,
@@ -306,12 +310,25 @@ static int start_users(struct mount *m, struct why *why)
 		.try = try_passthrough,
 		.try_ctx = &m->front->passthrough,
 	};
-	int ret = herald_start(m->stack, m->point, &m->herald);
+	struct why local = m->through_why; /* why not, where it is known already */
+	int ret = herald_start(s, point, herald);
 
 	if (ret < 0)
 		return why_set(why, -ret, "threads cannot be started: %s", strerrordesc_np(-ret));
-	*why = m->through_why;
-	return prepare_start(&config, &m->prepare, why);
+	ret = prepare_start(&config, prepare, &local);
+	if (ret < 0)
+		*why = local;
+	return ret;
+}
+
+static int start_users(struct mount *m, struct why *why)
+{
+	return begin_users(m, m->stack, m->point, &m->herald, &m->prepare, why);
+}
+
+static bool several(const struct mount *m)
+{
+	return m->roster && roster_several(m->roster);
 }
 
 static void *ready_thread(void *ctx)
@@ -326,12 +343,21 @@ static void *ready_thread(void *ctx)
 		return NULL; /* unmounted, or ended by a signal, before it began */
 	}
 	settings_apply(st.st_dev, &m->stack->serving);
-	if (start_users(m, &why) < 0) {
+	if (m->roster && roster_settle(m->roster) < 0) {
+		why_set(&m->ready_why, ECANCELED, "the mount ended before it could be used");
+		return NULL;
+	}
+	if (!several(m) && start_users(m, &why) < 0) {
 		m->ready_why = why;
 		kill(getpid(), SIGTERM);
 		return NULL;
 	}
-	status_line(m->stack, &line);
+	if (m->roster)
+		roster_usable(m->roster);
+	if (several(m))
+		roster_line(m->roster, &line);
+	else
+		status_line(m->stack, &line);
 	log_info("%s on %s: %s", m->stack->store->name, m->point, buf_str(&line));
 	buf_release(&line);
 	daemon_ready(&m->daemon);
@@ -348,6 +374,7 @@ static void on_signal(void *ctx, int sig)
 	log_info("signal %d: unmounting", sig);
 	fuse_session_exit(m->session);
 	watch_stop(m->stack->watch);
+	roster_cancel(m->roster);
 }
 
 /* Only `always` insists. */
@@ -399,6 +426,67 @@ static int prepare(struct mount *m, struct why *why)
 	return ret;
 }
 
+/* ---- several runs ---- */
+
+struct users { /* of one run */
+	struct prepare *prepare;
+	struct herald *herald;
+};
+
+static void run_made(void *ctx, struct stack *s)
+{
+	struct mount *m = ctx;
+
+	prepare_gate(s);
+	history_subscribe(s->history, front_changed, m->front);
+}
+
+static void run_begun(void *ctx, struct stack *s, void **out)
+{
+	struct mount *m = ctx;
+	struct users *u = calloc(1, sizeof(*u));
+	struct why why = {0};
+
+	if (!u)
+		why_set(&why, ENOMEM, "out of memory");
+	else
+		(void)!begin_users(m, s, s->opts->mountpoint, &u->herald, &u->prepare, &why);
+	if (why.err)
+		log_error("%s: %s", s->store->name, why.text);
+	*out = u;
+}
+
+static void run_ended(void *ctx, struct stack *s, void *what)
+{
+	struct users *u = what;
+
+	history_subscribe(s->history, NULL, NULL);
+	if (u) {
+		prepare_end(u->prepare);
+		herald_end(u->herald);
+	}
+	free(u);
+}
+
+static void runs_changed(void *ctx)
+{
+	const struct mount *m = ctx;
+
+	front_changed(m->front);
+}
+
+static int start_roster(struct mount *m)
+{
+	static const struct roster_ops ops = {run_made, run_begun, run_ended, runs_changed};
+	int ret;
+
+	if (gate_state(m->stack->store) == GATE_ONE)
+		return 0;
+	ret = roster_new(m->stack, m->front->inodes, m->point, &ops, m, &m->roster);
+	m->front->roster = m->roster;
+	return ret < 0 ? ret : roster_start(m->roster);
+}
+
 /* Starts the threads; the mount is there. */
 static int start_threads(struct mount *m, struct why *why)
 {
@@ -408,6 +496,8 @@ static int start_threads(struct mount *m, struct why *why)
 	daemon_mounted(&m->daemon);
 	history_subscribe(m->stack->history, front_changed, m->front);
 	ret = watch_start(m->stack->watch);
+	if (ret == 0)
+		ret = start_roster(m);
 	/* After the watch, which a signal stops. */
 	if (ret == 0)
 		ret = daemon_signals_begin(on_signal, m, &m->signals);
@@ -424,6 +514,7 @@ static void take_down(struct mount *m)
 	daemon_signals_end(m->signals);
 	if (m->stack)
 		watch_stop(m->stack->watch);
+	roster_cancel(m->roster);
 	if (m->session) {
 		device_close(&m->device);
 		fuse_session_unmount(m->session);
@@ -432,10 +523,13 @@ static void take_down(struct mount *m)
 			pthread_join(m->ready_thread, NULL);
 		prepare_end(m->prepare);
 		herald_end(m->herald);
+		roster_end(m->roster);
 		fuse_session_destroy(m->session);
 	}
 	if (m->stack)
 		history_subscribe(m->stack->history, NULL, NULL);
+	front_close(m->front);
+	roster_free(m->roster);
 	front_free(m->front);
 	stack_free(m->stack);
 	free(m->point);
@@ -473,24 +567,4 @@ int mount_run(struct opts *opts)
 		log_info("unmounted");
 	}
 	return ret < 0 ? 1 : 0;
-}
-
-int mount_umount(const char *path, bool lazy, struct why *why)
-{
-	char type[64], shown[200], *full;
-	int ret = mountpoint_resolve(path, &full, why);
-
-	if (ret < 0)
-		return ret;
-	ret = mountpoint_type(full, type, sizeof(type));
-	if (ret < 0)
-		why_set(why, -ret, "/proc/self/mountinfo cannot be read: %s",
-			strerrordesc_np(-ret));
-	else if (strcmp(type, MOUNT_TYPE) != 0)
-		ret = why_set(why, EINVAL, "%s is not a weightfs mount",
-			      printable(shown, sizeof(shown), full, strlen(full)));
-	else
-		ret = mountpoint_unmount(full, lazy, why);
-	free(full);
-	return ret;
 }

@@ -15,6 +15,7 @@
 #include "fs/inode.h"
 #include "fs/passthrough.h"
 #include "fs/recall.h"
+#include "fs/roster.h"
 #include "fs/stack.h"
 
 #define TIMEOUT_FOREVER (365.0 * 86400)
@@ -48,14 +49,16 @@ struct front {
 	struct passthrough passthrough; /* first */
 	struct stack *stack;		/* borrowed */
 	struct inodes *inodes;
-	struct lock lock; /* LOCK_QUEUE: handles */
+	struct roster *roster; /* borrowed; set before the session's loop, or NULL */
+	struct lock lock;      /* LOCK_QUEUE: handles */
 	struct front_handle *handles;
 	struct lock recall_lock; /* LOCK_QUEUE: recall */
 	struct recall recall;
 };
 
 struct front *front_new(struct stack *stack); /* NULL: out of memory */
-/* After the session has ended: gives up what handles are left.  NULL is fine. */
+/* After the session has ended: gives up what handles are left.  NULL is fine, in both. */
+void front_close(struct front *f);
 void front_free(struct front *f);
 /* All handlers; userdata of the session is the struct front. */
 extern const struct fuse_lowlevel_ops front_ops;

@@ -72,8 +72,7 @@ static void reply_opened(fuse_req_t req, struct front_handle *h, struct fuse_fil
  * changed); -ESTALE: it is not the object of that number any more. */
 static int open_object(const struct place *place, struct front_handle *h)
 {
-	struct run *run = inodes_stack(h->of)->run;
-	struct listing_ref *l = run_listing(run);
+	struct listing_ref *l = inodes_listing(h->of);
 	const struct object *o = l ? listing_find(&l->listing, place->path) : NULL;
 	struct why why = {0};
 	int ret = -ESTALE;
@@ -81,7 +80,7 @@ static int open_object(const struct place *place, struct front_handle *h)
 	if (o && identity_equal(&o->id, &place->object.id)) {
 		ret = -o->err;
 		if (!ret)
-			ret = blob_open(run_store(run), o, false, &h->blob, &why);
+			ret = blob_open(inodes_store(h->of), o, false, &h->blob, &why);
 		if (ret < 0 && why.text[0])
 			log_info("bucket/%s: %s", place->path, why.text);
 	}

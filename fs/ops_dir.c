@@ -37,12 +37,17 @@ struct front *front_new(struct stack *stack)
 	return f;
 }
 
+void front_close(struct front *f)
+{
+	while (f && f->handles)
+		handle_close(f, f->handles);
+}
+
 void front_free(struct front *f)
 {
 	if (!f)
 		return;
-	while (f->handles)
-		handle_close(f, f->handles);
+	front_close(f);
 	inodes_free(f->inodes);
 	lock_destroy(&f->recall_lock);
 	lock_destroy(&f->lock);

@@ -173,20 +173,41 @@ static void add_sizes(const struct node *n, uint64_t *bytes, uint64_t *files)
 		add_sizes(n->entries[i].node, bytes, files);
 }
 
+static void add_run(const struct inodes *run, uint64_t *bytes, uint64_t *files)
+{
+	struct generation *g = history_current(inodes_stack(run)->history);
+
+	if (g)
+		add_sizes(g->root, bytes, files);
+	generation_unref(g);
+}
+
+/* At the top of several runs. */
+static void add_runs(struct roster *r, uint64_t *bytes, uint64_t *files)
+{
+	struct roster_view v;
+
+	if (roster_view(r, &v) < 0)
+		return;
+	for (size_t i = 0; i < v.count; i++)
+		if (v.v[i].shown)
+			add_run(v.v[i].inodes, bytes, files);
+	roster_view_release(&v);
+}
+
 void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	struct statvfs st = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = NAME_MAX};
-	struct generation *g = NULL;
 	uint64_t bytes = 0, files = 1;
 	struct inode inode;
 
 	if (inode_get(front_of(req)->inodes, ino, &inode) == 0) {
-		g = history_current(inodes_stack(inode.of)->history);
+		if (inodes_are_several(inode.of))
+			add_runs(front_of(req)->roster, &bytes, &files);
+		else
+			add_run(inode.of, &bytes, &files);
 		inode_put(&inode);
 	}
-	if (g)
-		add_sizes(g->root, &bytes, &files);
-	generation_unref(g);
 	/* Full, as any read-only filesystem is; but not of size 0, which tools take for a pseudo
 	 * one. */
 	st.f_blocks = bytes / st.f_bsize + 1;

@@ -95,6 +95,12 @@ void special_read(fuse_req_t req, struct front_handle *h, size_t size, off_t off
 	struct reply_buffer *b = reply_buffer_take(size);
 	ssize_t len = -ENOMEM;
 
+	/* It was opened before it was known that there are several runs. */
+	if (can_wait(h->ino) && inodes_are_several(h->of)) {
+		reply_buffer_give(b);
+		reply_stale(req);
+		return;
+	}
 	if (off == 0 && node_within(h->ino) != INO_CONTROL) {
 		struct buf text = {0};
 
@@ -114,6 +120,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
 	      struct fuse_file_info *fi)
 {
 	struct front *f = front_of(req);
+	struct inodes *of = handle_of(fi)->of;
 	struct buf reply = {0};
 	int ret;
 
@@ -121,7 +128,8 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
 		reply_err(req, -EROFS);
 		return;
 	}
-	ret = control_run(inodes_stack(handle_of(fi)->of), data, size, &reply);
+	ret = control_run(inodes_stack(of), inodes_are_several(of) ? f->roster : NULL, data, size,
+			  &reply);
 	text_replace(f, handle_of(fi), &reply);
 	if (ret < 0)
 		reply_err(req, ret);
@@ -158,7 +166,7 @@ void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct f
 			lock_release(&f->lock);
 		}
 		inode_text(h->of, ino, &now);
-		if (!text_differs(f, h, &now))
+		if (!text_differs(f, h, &now) && !inodes_are_several(h->of))
 			events = 0;
 		buf_release(&now);
 	}

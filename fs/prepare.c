@@ -274,6 +274,7 @@ static void *prepare_main(void *arg)
 	struct prepare *p = arg;
 	uint64_t seen = 0;
 
+	log_set_subject(p->config.stack->subject);
 	/* Not where somebody waits for it. */
 	if (!p->config.stack->opts->warm)
 		(void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);

@@ -29,6 +29,7 @@
 #include "cache/remote/url.h"
 #include "cache/store.h"
 #include "cache/store_hf.h"
+#include "fs/gate.h"
 #include "fs/history.h"
 #include "fs/node.h"
 #include "fs/remember.h"
@@ -241,6 +242,46 @@ static int open_run(struct stack *s, struct why *why)
 	return run_new(&config, &s->run, why);
 }
 
+/* From the cache directory upwards; the stores are there. */
+static int open_upper(struct stack *s, uint64_t run, bool with_history, struct why *why)
+{
+	const struct opts *opts = s->opts;
+	int ret = open_cache(s, why);
+
+	if (ret < 0)
+		return ret;
+	s->nodes = nodes_new_in(run);
+	if (with_history)
+		s->history = history_new(opts->keep);
+	if (s->history != NULL)
+		history_set_guard(s->history, opts->settle_ns, opts->max_hold_ns);
+	if (s->nodes == NULL || (with_history && s->history == NULL))
+		return why_set(why, ENOMEM, "out of memory");
+	ret = open_run(s, why);
+	if (ret < 0 || !with_history)
+		return ret;
+	ret = watch_new(s->run, s->history, opts->poll_ns, &s->watch);
+	return ret < 0 ? why_set(why, -ret, "the watch on %s cannot be set up", s->store->name) : 0;
+}
+
+/* Where it has to be seen first whether the source is a run. */
+static int open_gate(struct stack *s, bool tool, struct why *why)
+{
+	const struct gate_config config = {
+		.several = s->opts->runs == RUNS_SEVERAL,
+		.one = s->opts->base != NULL,
+		.tool = tool,
+	};
+	struct store *source = s->store;
+	int ret;
+
+	if (s->opts->runs == RUNS_ONE)
+		return 0;
+	s->store = NULL;
+	ret = gate_new(source, &config, &s->store);
+	return ret < 0 ? why_set(why, -ret, "out of memory") : 0;
+}
+
 int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why)
 {
 	struct stack *s = calloc(1, sizeof(*s));
@@ -258,29 +299,43 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 			why_prefix(why, "--base");
 	}
 	if (ret == 0)
-		ret = open_cache(s, why);
-	if (ret == 0) {
-		s->nodes = nodes_new();
-		if (with_history)
-			s->history = history_new(opts->keep);
-		if (s->history != NULL)
-			history_set_guard(s->history, opts->settle_ns, opts->max_hold_ns);
-		if (s->nodes == NULL || (with_history && s->history == NULL))
-			ret = why_set(why, ENOMEM, "out of memory");
-	}
+		ret = open_gate(s, !with_history, why);
 	if (ret == 0)
-		ret = open_run(s, why);
-	if (ret == 0 && with_history) {
-		ret = watch_new(s->run, s->history, opts->poll_ns, &s->watch);
-		if (ret < 0)
-			why_set(why, -ret, "the watch on %s cannot be set up", s->store->name);
-	}
+		ret = open_upper(s, 0, with_history, why);
 	if (ret < 0) {
 		stack_free(s);
 		return ret;
 	}
 	*out = s;
 	return 0;
+}
+
+int stack_new_part(struct stack *top, struct opts *opts, struct store *store, uint64_t run,
+		   const char *subject, struct stack **out, struct why *why)
+{
+	struct stack *s = calloc(1, sizeof(*s));
+	int ret;
+
+	if (s == NULL) {
+		store_free(store);
+		return why_set(why, ENOMEM, "out of memory");
+	}
+	s->opts = opts;
+	s->part = true;
+	s->subject = subject;
+	s->http = top->http;
+	s->blocks = top->blocks;
+	s->blocks_why = top->blocks_why;
+	s->store = store;
+	s->base = top->base;
+	serving_init(&s->serving);
+	s->started_real_ns = clock_real_ns();
+	ret = open_upper(s, run, true, why);
+	if (ret < 0)
+		stack_free(s);
+	else
+		*out = s;
+	return ret;
 }
 
 static int only_buckets(const char *place, struct why *why)
@@ -423,18 +478,23 @@ void stack_free(struct stack *s)
 		watch_stop(s->watch);
 	watch_free(s->watch);
 	store_stop(s->store);
-	store_stop(s->base);
-	http_shutdown(s->http);
+	if (!s->part) {
+		store_stop(s->base);
+		http_shutdown(s->http);
+	}
 	/* Generations hold nodes, mappings and blobs, so the history goes before what they lie in.
 	 */
 	history_free(s->history);
 	run_free(s->run);
 	nodes_free(s->nodes);
 	cachedir_close(s->cache);
-	blockcache_free(s->blocks);
-	store_free(s->base);
+	if (!s->part) {
+		blockcache_free(s->blocks);
+		store_free(s->base);
+	}
 	store_free(s->store);
-	http_free(s->http);
+	if (!s->part)
+		http_free(s->http);
 	serving_destroy(&s->serving);
 	free(s);
 }

@@ -18,6 +18,8 @@ struct stack {
 	struct cachedir *cache;
 	bool cache_in_memory;
 	struct why cache_why; /* why it is in memory */
+	const char *subject;  /* of its threads' log lines: the run's path; NULL; borrowed */
+	bool part; /* one of several runs: network, block cache and --base are another stack's */
 	struct nodes *nodes;
 	struct history *history; /* NULL for tools */
 	struct run *run;
@@ -29,6 +31,11 @@ struct stack {
 /* with_history: as a mount has it (history and watch, thread not started); without: a tool that
  * calls run_scan() and run_build() itself. No threads are started. */
 int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why) MUST_CHECK;
+/* One of the runs in the source of `top`, which outlives it, as a mount has it.  `store` is taken
+ * over, also on failure; opts are its own, their source and mount point are the run's; subject is
+ * borrowed, too. */
+int stack_new_part(struct stack *top, struct opts *opts, struct store *store, uint64_t run,
+		   const char *subject, struct stack **out, struct why *why) MUST_CHECK;
 /* Only the network and the store of a place that is to be written to; make: a directory that is
  * absent is made.  Reads of it go to the place itself, without a cache. */
 int stack_new_writable(struct opts *opts, const char *place, bool make, struct stack **out,

@@ -3,7 +3,7 @@
  * What is served and why: as one line, as text for people, as JSON for scripts and as metrics for
  * Prometheus.
  *
- * All four are made from one struct view, a set of snapshots taken first, each with its own
+ * All four are made from one struct status_view, a set of snapshots taken first, each with its own
  * reference, so that no lock is held while formatting and the parts of an answer agree as far as
  * the snapshots do.  Nothing here decides anything; it repeats what history and run say.
  *
@@ -17,6 +17,7 @@
 
 #include "cache/cachedir.h"
 #include "cache/clock.h"
+#include "fs/gate.h"
 #include "fs/human.h"
 #include "fs/kernel.h"
 
@@ -25,22 +26,11 @@
 
 typedef unsigned long long ull;
 
-struct view {
-	struct stack *stack;
-	struct generation *current, *newest; /* references, or NULL */
-	struct run_report *report;	     /* a reference, or NULL */
-	struct history_entry *kept;
-	size_t kept_count;
-	struct status_loads loads;
-	int64_t now_real, held_ns; /* held_ns: how much longer, or 0 */
-	bool weights;		   /* the current generation has some */
-};
-
-static void view_take(struct view *v, struct stack *s)
+void status_view_take(struct status_view *v, struct stack *s)
 {
 	int64_t until = history_held_until(s->history), now = clock_mono_ns();
 
-	*v = (struct view){
+	*v = (struct status_view){
 		.stack = s,
 		.current = history_current(s->history),
 		.newest = history_newest(s->history),
@@ -56,7 +46,7 @@ static void view_take(struct view *v, struct stack *s)
 	}
 }
 
-static void view_release(struct view *v)
+void status_view_release(struct status_view *v)
 {
 	generation_unref(v->current);
 	generation_unref(v->newest);
@@ -67,7 +57,7 @@ static void view_release(struct view *v)
 
 /* ---- the line ---- */
 
-static void line_version(const struct view *v, struct buf *out)
+static void line_version(const struct status_view *v, struct buf *out)
 {
 	const struct generation *g = v->current;
 
@@ -114,7 +104,7 @@ static bool is_unshown(const struct version_info *info)
 
 /* The highest number above what is whole, and in one clause what keeps it from being shown: the
  * first one that is in its way. */
-static void line_unshown(const struct view *v, struct buf *out)
+static void line_unshown(const struct status_view *v, struct buf *out)
 {
 	const struct version_info *top = NULL, *cause = NULL;
 	bool any = v->newest != NULL && v->newest->state != NULL;
@@ -152,7 +142,7 @@ static void line_store(struct store *store, struct buf *out)
 	buf_release(&text);
 }
 
-static void make_line(const struct view *v, struct buf *out)
+static void make_line(const struct status_view *v, struct buf *out)
 {
 	bool back = v->weights && v->newest != NULL && v->newest != v->current;
 
@@ -180,16 +170,16 @@ static void make_line(const struct view *v, struct buf *out)
 
 void status_line(struct stack *s, struct buf *out)
 {
-	struct view v;
+	struct status_view v;
 
-	view_take(&v, s);
+	status_view_take(&v, s);
 	make_line(&v, out);
-	view_release(&v);
+	status_view_release(&v);
 }
 
 /* ---- the text ---- */
 
-static void text_versions(const struct view *v, struct buf *out)
+static void text_versions(const struct status_view *v, struct buf *out)
 {
 	buf_addf(out, "versions kept: %zu\n", v->kept_count);
 	for (size_t i = v->kept_count; i-- > 0;) {
@@ -204,7 +194,7 @@ static void text_versions(const struct view *v, struct buf *out)
 	}
 }
 
-static void text_report(const struct view *v, struct buf *out)
+static void text_report(const struct status_view *v, struct buf *out)
 {
 	const struct run_report *r = v->report;
 
@@ -227,12 +217,7 @@ static void text_report(const struct view *v, struct buf *out)
 	buf_addstr(out, "\n");
 }
 
-static uint64_t counter(const uint64_t *c)
-{
-	return __atomic_load_n(c, __ATOMIC_RELAXED);
-}
-
-static void text_cache(const struct stack *s, struct buf *out)
+void status_cache_text(const struct stack *s, struct buf *out)
 {
 	char *parent = s->opts->cache_dir != NULL ? strdup(s->opts->cache_dir) : cachedir_default();
 
@@ -242,10 +227,11 @@ static void text_cache(const struct stack *s, struct buf *out)
 			 s->cache_why.text);
 	else
 		buf_addstr(out, parent != NULL ? parent : "default directory");
+	buf_addstr(out, "\n");
 	free(parent);
 }
 
-static void text_store(struct store *store, const char *what, struct buf *out)
+void status_store_text(struct store *store, const char *what, struct buf *out)
 {
 	struct buf text = {0};
 
@@ -256,7 +242,7 @@ static void text_store(struct store *store, const char *what, struct buf *out)
 }
 
 /* Of the current version: how much of what its writer recorded has been compared. */
-static void text_verified(const struct view *v, struct buf *out)
+static void text_verified(const struct status_view *v, struct buf *out)
 {
 	static const char *const modes[] = {
 		[VERIFY_LAZY] = "lazy", [VERIFY_EAGER] = "eager", [VERIFY_OFF] = "off"};
@@ -270,15 +256,19 @@ static void text_verified(const struct view *v, struct buf *out)
 
 void status_text(struct stack *s, struct buf *out)
 {
-	struct view v;
+	struct status_view v;
 
-	view_take(&v, s);
+	status_view_take(&v, s);
 	make_line(&v, out);
 	buf_addf(out, "\nsource: %s\n", s->store->name);
-	text_store(s->store, "  access", out);
+	if (gate_state(s->store) == GATE_UNKNOWN)
+		buf_addstr(out,
+			   "  runs: its first objects will show whether it is one run or has one "
+			   "in each of its directories (or say it: --runs)\n");
+	status_store_text(s->store, "  access", out);
 	if (s->base != NULL) {
 		buf_addf(out, "base: %s\n", s->base->name);
-		text_store(s->base, "  access", out);
+		status_store_text(s->base, "  access", out);
 	}
 	if (s->opts->mountpoint != NULL)
 		buf_addf(out, "mounted on: %s\n", s->opts->mountpoint);
@@ -291,17 +281,16 @@ void status_text(struct stack *s, struct buf *out)
 	status_pointer_text(v.report, out);
 	text_report(&v, out);
 	status_counters_text(out);
-	text_cache(s, out);
-	buf_addstr(out, "\n");
+	status_cache_text(s, out);
 	status_blocks_text(s, out);
 	status_serving_text(s, out);
 	buf_addf(out, "weightfs %s\n", WEIGHTFS_VERSION);
-	view_release(&v);
+	status_view_release(&v);
 }
 
 /* ---- JSON ---- */
 
-static json_t *text_json(const char *text)
+json_t *status_text_json(const char *text)
 {
 	char shown[1024];
 	json_t *j;
@@ -325,7 +314,7 @@ static void put(json_t *object, const char *key, json_t *value)
 		return;
 }
 
-static json_t *versions_json(const struct view *v)
+static json_t *versions_json(const struct status_view *v)
 {
 	json_t *list = json_array();
 
@@ -334,7 +323,8 @@ static json_t *versions_json(const struct view *v)
 		json_t *o = json_object();
 
 		put(o, "version", number_json(e->version));
-		put(o, "lineage", e->lineage[0] != '\0' ? text_json(e->lineage) : json_null());
+		put(o, "lineage",
+		    e->lineage[0] != '\0' ? status_text_json(e->lineage) : json_null());
 		put(o, "anchor", number_json(e->anchor));
 		put(o, "deltas", number_json(e->deltas));
 		put(o, "open", json_integer(e->opens));
@@ -353,8 +343,8 @@ static json_t *problems_json(const struct run_report *r)
 	for (size_t i = 0; r != NULL && i < r->problem_count; i++) {
 		json_t *o = json_object();
 
-		put(o, "object", text_json(r->problems[i].object));
-		put(o, "error", text_json(r->problems[i].text));
+		put(o, "object", status_text_json(r->problems[i].object));
+		put(o, "error", status_text_json(r->problems[i].text));
 		json_array_append_new(list, o);
 	}
 	return list;
@@ -365,38 +355,38 @@ static json_t *notes_json(const struct run_report *r)
 	json_t *list = json_array();
 
 	for (size_t i = 0; r != NULL && i < r->note_count; i++)
-		json_array_append_new(list, text_json(r->notes[i]));
+		json_array_append_new(list, status_text_json(r->notes[i]));
 	return list;
 }
 
-static json_t *store_json(struct store *store)
+json_t *status_store_json(struct store *store)
 {
 	struct buf text = {0};
 	json_t *j;
 
 	if (store != NULL)
 		(void)store_describe(store, &text);
-	j = text.len > 0 ? text_json(buf_str(&text)) : json_null();
+	j = text.len > 0 ? status_text_json(buf_str(&text)) : json_null();
 	buf_release(&text);
 	return j;
 }
 
 /* With which a tool reaches the same places: names, never secrets. */
-static json_t *options_json(const struct opts *opts)
+json_t *status_options_json(const struct opts *opts)
 {
 	json_t *o = json_object();
 
-	put(o, "token_file", text_json(opts->token_file));
-	put(o, "ca_file", text_json(opts->ca_file));
-	put(o, "endpoint_url", text_json(opts->endpoint_url));
-	put(o, "region", text_json(opts->region));
-	put(o, "profile", text_json(opts->profile));
+	put(o, "token_file", status_text_json(opts->token_file));
+	put(o, "ca_file", status_text_json(opts->ca_file));
+	put(o, "endpoint_url", status_text_json(opts->endpoint_url));
+	put(o, "region", status_text_json(opts->region));
+	put(o, "profile", status_text_json(opts->profile));
 	put(o, "no_sign_request", json_boolean(opts->no_sign_request));
 	put(o, "request_payer", json_boolean(opts->request_payer));
 	return o;
 }
 
-static void put_generation(const struct view *v, json_t *root)
+static void put_generation(const struct status_view *v, json_t *root)
 {
 	const struct generation *g = v->weights ? v->current : NULL;
 	bool newest = v->newest != NULL && v->newest->state != NULL;
@@ -405,37 +395,55 @@ static void put_generation(const struct view *v, json_t *root)
 	put(root, "version", g != NULL ? number_json(g->version) : json_null());
 	put(root, "newest", newest ? number_json(v->newest->version) : json_null());
 	put(root, "lineage",
-	    g != NULL && g->lineage[0] != '\0' ? text_json(g->lineage) : json_null());
+	    g != NULL && g->lineage[0] != '\0' ? status_text_json(g->lineage) : json_null());
 	put(root, "anchor", g != NULL ? number_json(g->state->anchor) : json_null());
 	put(root, "deltas", g != NULL ? number_json(g->state->deltas) : json_null());
-	put(root, "format", g != NULL && g->format[0] != '\0' ? text_json(g->format) : json_null());
+	put(root, "format",
+	    g != NULL && g->format[0] != '\0' ? status_text_json(g->format) : json_null());
 	put(root, "verified",
 	    g != NULL ? json_string(verified_name(
 				(enum verified)__atomic_load_n(&g->verified, __ATOMIC_RELAXED)))
 		      : json_null());
-	put(root, "writer", g != NULL && g->writer[0] != '\0' ? text_json(g->writer) : json_null());
+	put(root, "writer",
+	    g != NULL && g->writer[0] != '\0' ? status_text_json(g->writer) : json_null());
+}
+
+json_t *status_summary_json(struct stack *s)
+{
+	struct buf line = {0};
+	json_t *o = json_object();
+	struct status_view v;
+
+	status_view_take(&v, s);
+	make_line(&v, &line);
+	put_generation(&v, o);
+	put(o, "line", status_text_json(buf_str(&line)));
+	put(o, "problems", number_json(v.report != NULL ? v.report->problem_count : 0));
+	status_view_release(&v);
+	buf_release(&line);
+	return o;
 }
 
 void status_json(struct stack *s, struct buf *out)
 {
 	struct buf line = {0};
-	struct view v;
+	struct status_view v;
 	json_t *root = json_object();
 	char *text;
 
-	view_take(&v, s);
+	status_view_take(&v, s);
 	make_line(&v, &line);
 	put(root, "weightfs", json_string(WEIGHTFS_VERSION));
-	put(root, "source", text_json(s->store->name));
-	put(root, "base", text_json(s->base != NULL ? s->base->name : NULL));
-	put(root, "mountpoint", text_json(s->opts->mountpoint));
+	put(root, "source", status_text_json(s->store->name));
+	put(root, "base", status_text_json(s->base != NULL ? s->base->name : NULL));
+	put(root, "mountpoint", status_text_json(s->opts->mountpoint));
 	put(root, "shard_size",
 	    s->opts->shard_size > 0 ? number_json(s->opts->shard_size) : json_null());
 	put(root, "times", json_string(s->opts->ignore_times ? "ignore" : "trust"));
-	put(root, "forced_format", text_json(s->opts->format));
-	put(root, "options", options_json(s->opts));
+	put(root, "forced_format", status_text_json(s->opts->format));
+	put(root, "options", status_options_json(s->opts));
 	put_generation(&v, root);
-	put(root, "line", text_json(buf_str(&line)));
+	put(root, "line", status_text_json(buf_str(&line)));
 	put(root, "held_seconds", json_real((double)v.held_ns / NSEC_PER_SEC));
 	put(root, "loads", status_loads_json(&v.loads));
 	put(root, "settle_seconds", json_real((double)s->opts->settle_ns / NSEC_PER_SEC));
@@ -446,9 +454,9 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "spans", status_spans_json(v.report));
 	put(root, "problems", problems_json(v.report));
 	put(root, "notes", notes_json(v.report));
-	put(root, "store_error", text_json(v.report != NULL ? v.report->store_error : NULL));
-	put(root, "access", store_json(s->store));
-	put(root, "base_access", store_json(s->base));
+	put(root, "store_error", status_text_json(v.report != NULL ? v.report->store_error : NULL));
+	put(root, "access", status_store_json(s->store));
+	put(root, "base_access", status_store_json(s->base));
 	put(root, "last_scan",
 	    v.report != NULL ? json_real((double)run_report_time(v.report) / NSEC_PER_SEC)
 			     : json_null());
@@ -465,130 +473,5 @@ void status_json(struct stack *s, struct buf *out)
 	free(text);
 	json_decref(root);
 	buf_release(&line);
-	view_release(&v);
-}
-
-/* ---- metrics ---- */
-
-static void metric_head(struct buf *out, const char *name, const char *type, const char *help)
-{
-	buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
-}
-
-void status_metric(struct buf *out, const char *name, const char *type, const char *help,
-		   uint64_t value)
-{
-	metric_head(out, name, type, help);
-	buf_addf(out, "%s %llu\n", name, (ull)value);
-}
-
-/* A version, or NaN while there is none. */
-static void metric_version(struct buf *out, const char *name, const char *help,
-			   const struct generation *g)
-{
-	metric_head(out, name, "gauge", help);
-	if (g != NULL && g->state != NULL)
-		buf_addf(out, "%s %llu\n", name, (ull)g->version);
-	else
-		buf_addf(out, "%s NaN\n", name);
-}
-
-/* name="value" as the text format wants it escaped; the value in UTF-8. */
-static void label(struct buf *out, const char *name, const char *value)
-{
-	char shown[1024];
-
-	buf_addf(out, "%s=\"", name);
-	for (const char *p = printable(shown, sizeof(shown), value, strlen(value)); *p != '\0'; p++)
-		buf_addf(out, *p == '\\' ? "\\%c" : "%c", *p);
-	buf_addstr(out, "\"");
-}
-
-static void metrics_info(const struct view *v, struct buf *out)
-{
-	bool g = v->weights;
-
-	metric_head(out, "weightfs_info", "gauge", "What is mounted; always 1.");
-	buf_addstr(out, "weightfs_info{");
-	label(out, "version", WEIGHTFS_VERSION);
-	buf_addstr(out, ",");
-	label(out, "source", v->stack->store->name);
-	buf_addstr(out, ",");
-	label(out, "lineage", g ? v->current->lineage : "");
-	buf_addstr(out, ",");
-	label(out, "format", g ? v->current->format : "");
-	buf_addstr(out, "} 1\n");
-}
-
-static void metrics_view(const struct view *v, struct buf *out)
-{
-	const struct run_report *r = v->report;
-	uint64_t opens = 0;
-
-	for (size_t i = 0; i < v->kept_count; i++)
-		opens += v->kept[i].opens > 0 ? (uint64_t)v->kept[i].opens : 0;
-	metrics_info(v, out);
-	metric_version(out, "weightfs_version", "Version that the plain paths show.", v->current);
-	metric_version(out, "weightfs_newest_version", "Newest whole version.", v->newest);
-	status_metric(out, "weightfs_versions_kept", "gauge", "Versions that can be opened.",
-		      v->kept_count);
-	status_metric(out, "weightfs_open_handles", "gauge",
-		      "Open files and directories of versions.", opens);
-	status_metric(out, "weightfs_problems", "gauge", "Objects that cannot be used.",
-		      r != NULL ? r->problem_count : 0);
-	status_metric(out, "weightfs_source_reachable", "gauge",
-		      "1 when the last listing succeeded.", r != NULL && r->store_error == NULL);
-	metric_head(out, "weightfs_last_scan_timestamp_seconds", "gauge",
-		    "When the source was last looked at.");
-	buf_addf(out, "weightfs_last_scan_timestamp_seconds %.3f\n",
-		 r != NULL ? (double)run_report_time(r) / NSEC_PER_SEC : 0.0);
-}
-
-static void metrics_blocks(const struct stack *s, struct buf *out)
-{
-	struct blockcache_stats st;
-
-	if (s->blocks == NULL)
-		return;
-	blockcache_stats(s->blocks, &st);
-	status_metric(out, "weightfs_block_disk_bytes", "gauge", "Remote bytes kept on disk.",
-		      st.used);
-	status_metric(out, "weightfs_block_memory_bytes", "gauge",
-		      "Remote bytes in memory that could not be kept on disk.", st.memory);
-	status_metric(out, "weightfs_block_hit_bytes_total", "counter",
-		      "Remote bytes read from disk.", st.hit_bytes);
-	status_metric(out, "weightfs_fetches_total", "counter", "Ranges asked of stores.",
-		      st.requests);
-	status_metric(out, "weightfs_fetch_errors_total", "counter", "Ranges that did not come.",
-		      st.failed);
-	status_metric(out, "weightfs_fetched_bytes_total", "counter",
-		      "Bytes that came from stores.", st.fetched_bytes);
-	status_metric(out, "weightfs_block_evicted_bytes_total", "counter",
-		      "Remote bytes dropped to make room.", st.evicted_bytes);
-	status_metric(out, "weightfs_block_damaged_total", "counter",
-		      "Pieces and files on disk found damaged, and dropped.", st.damaged);
-}
-
-void status_metrics(struct stack *s, struct buf *out)
-{
-	struct view v;
-
-	view_take(&v, s);
-	metrics_view(&v, out);
-	status_loads_metrics(&v.loads, out);
-	view_release(&v);
-	status_metric(out, "weightfs_versions_published_total", "counter", "Versions made visible.",
-		      counter(&counters.versions_published));
-	status_metric(out, "weightfs_reads_total", "counter", "Read requests.",
-		      counter(&counters.reads));
-	status_metric(out, "weightfs_read_bytes_total", "counter", "Bytes read.",
-		      counter(&counters.read_bytes));
-	status_metric(out, "weightfs_read_errors_total", "counter", "Read requests that failed.",
-		      counter(&counters.read_errors));
-	status_metric(out, "weightfs_opens_total", "counter", "Files opened.",
-		      counter(&counters.opens));
-	status_metric(out, "weightfs_lookups_total", "counter", "Names looked up.",
-		      counter(&counters.lookups));
-	metrics_blocks(s, out);
-	status_serving_metrics(s, out);
+	status_view_release(&v);
 }

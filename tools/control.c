@@ -31,7 +31,7 @@ static int send_command(const char *mountpoint, const char *command)
 	const char *said;
 	ssize_t n = 0;
 
-	if (place_open(mountpoint, &dir, &why) < 0)
+	if (place_open_run(mountpoint, &dir, &why) < 0)
 		return cli_fail(&why);
 	fd = openat(dir, "control", O_RDWR | O_CLOEXEC);
 	err = fd < 0 ? errno : 0;

@@ -50,7 +50,7 @@ static void lease_end(struct follow_lease *l)
 int follow_mount_open(const char *mountpoint, struct follow_mount *out, struct why *why)
 {
 	struct follow_mount m = {.dot_fd = -1, .newest_fd = -1};
-	int ret = place_open(mountpoint, &m.dot_fd, why);
+	int ret = place_open_run(mountpoint, &m.dot_fd, why);
 
 	if (ret < 0)
 		return ret;

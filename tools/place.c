@@ -66,6 +66,20 @@ int place_open(const char *mountpoint, int *out_fd, struct why *why)
 	return 0;
 }
 
+int place_open_run(const char *mountpoint, int *out_fd, struct why *why)
+{
+	int ret = place_open(mountpoint, out_fd, why);
+
+	if (ret < 0 || faccessat(*out_fd, "newest", F_OK, 0) == 0 || errno != ENOENT)
+		return ret;
+	close(*out_fd);
+	return why_set(
+		why, EISDIR,
+		"%s: several runs are mounted there; name one, as in %s/RUN (weightfs status "
+		"lists them)",
+		SHOWN(mountpoint), SHOWN(mountpoint));
+}
+
 int place_read(int fd, const char *mountpoint, const char *name, char **out, struct why *why)
 {
 	size_t len;

@@ -14,6 +14,8 @@
 /* Opens MOUNTPOINT/.weightfs as a directory; a sentence when it is no mount of ours, or one whose
  * process is gone.  Blocks. */
 int place_open(const char *mountpoint, int *out_fd, struct why *why) MUST_CHECK;
+/* The same of one run: a sentence when several are mounted there and none is named. */
+int place_open_run(const char *mountpoint, int *out_fd, struct why *why) MUST_CHECK;
 /* Reads a file of it whole; malloc'ed, NUL-terminated. */
 int place_read(int fd, const char *mountpoint, const char *name, char **out,
 	       struct why *why) MUST_CHECK;

@@ -130,7 +130,7 @@ int verb_wait(int argc, char **argv)
 	if (ret >= 0)
 		return ret;
 	end_at(until);
-	if (place_open(line.args[0], &dir, &why) < 0)
+	if (place_open_run(line.args[0], &dir, &why) < 0)
 		return cli_fail(&why);
 	fd = openat(dir, line.value[OPT_CURRENT] != NULL ? "version" : "newest",
 		    O_RDONLY | O_CLOEXEC);
@@ -139,6 +139,11 @@ int verb_wait(int argc, char **argv)
 		      : -errno;
 	if (fd >= 0)
 		close(fd);
+	if (ret == -ESTALE)
+		return cli_error(
+			"%s: it turned out to hold several runs, or this one is gone: name "
+			"one, as in MOUNTPOINT/RUN",
+			line.args[0]);
 	if (ret < 0)
 		return cli_error("%s: the mount went away while waiting: %s", line.args[0],
 				 errno_text(ret));
