@@ -101,6 +101,8 @@ struct format {
 	 * unpacks it first (frame_unpack()), and what src gives is what came out.  Such an object
 	 * has no FULL part. */
 	enum { FRAMED_NEVER, FRAMED_ALWAYS, FRAMED_BY_MAGIC } framed;
+	/* Its parts may have checksums. */
+	bool checksums;
 	/* The object is a patch file (patch_file.h) to be used as it is: delta_encode() has nothing
 	 * to do (-EINVAL), and a part has neither dtype nor `changed`. */
 	bool native;

@@ -226,6 +226,7 @@ static int arc_encode(const struct delta *delta, const struct part *part, const 
 
 const struct format format_arc = {
 	.name = "arc-v2",
+	.checksums = true,
 	.open = arc_open,
 	.encode = arc_encode,
 	.op = PATCH_XOR,

@@ -295,6 +295,7 @@ const struct format format_hfdir_xor = {
 	.encode = xor_encode,
 	.op = PATCH_XOR,
 	.blind = true,
+	.checksums = true,
 };
 
 const struct format format_hfdir_overwrite = {
@@ -303,5 +304,6 @@ const struct format format_hfdir_overwrite = {
 	.encode = overwrite_encode,
 	.op = PATCH_SET,
 	.blind = true,
+	.checksums = true,
 	.bytewise = true,
 };

@@ -370,6 +370,7 @@ static int skyrl_encode(const struct delta *delta, const struct part *part,
 
 const struct format format_skyrl = {
 	.name = "skyrl-xor",
+	.checksums = true,
 	.open = skyrl_open,
 	.encode = skyrl_encode,
 	.op = PATCH_XOR,

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a run's objects record of their tensors, and what follows when a version has other bytes.
- *
- * Collecting goes from a version's own delta downwards, until each tensor has been met: the last
- * object that changes a tensor says what it is, or does not, and then nothing is recorded of it.
- * When the next version comes only its deltas are looked into, and what was right and is not
- * changed by them stays so.
+ * What follows when a version has other bytes than its run's objects record of it.
  *
  * When a tensor is wrong, the first version of the chain in which it is decides whose fault it is:
  * an XOR over another base is wrong from version 1 on.  Its object is remembered as bad, by
@@ -22,195 +17,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Does the entry's encoding have checksums?  Our own formats protect themselves. */
-static bool may_record(const struct manifest_entry *e)
-{
-	return e != NULL &&
-	       (format_named(e->encoding) != NULL || e->whole_kind != CHECKSUM_NONE ||
-		strcmp(e->encoding, "hfdir") == 0 || strcmp(e->encoding, "base") == 0 ||
-		strcmp(e->encoding, "xor-zstd") == 0);
-}
-
-/* ---- collecting ---- */
-
-struct collect {
-	struct run *r;
-	struct checks *out;
-	bool *met;   /* tensors that a later object has said something of; NULL: take all */
-	size_t left; /* tensors that have not been met */
-};
-
-static void take_part(struct collect *c, const struct part *part, uint32_t t, uint64_t version)
-{
-	struct check *check = &c->out->v[t];
-
-	if (c->met != NULL) {
-		if (c->met[t])
-			return;
-		c->met[t] = true;
-		c->left--;
-	}
-	*check = (struct check){.version = version};
-	if (part->checksum_kind != CHECKSUM_NONE &&
-	    strlen(part->checksum) == checksum_digits(part->checksum_kind)) {
-		check->kind = (uint8_t)part->checksum_kind;
-		snprintf(check->hex, sizeof(check->hex), "%s", part->checksum);
-	}
-}
-
-static int take_pieces(struct collect *c, const struct pieces *p, uint64_t version)
-{
-	for (size_t i = 0; i < p->count; i++) {
-		struct opened *opened = NULL;
-		int err = opened_get(c->r, p->v[i].object, &opened, NULL);
-
-		if (err < 0)
-			return err;
-		for (size_t k = 0; k < opened->delta->count; k++) {
-			const struct part *part = &opened->delta->parts[k];
-			uint32_t t = LAYOUT_NONE;
-
-			if (part->kind == PART_SPARSE && part->changed == 0)
-				continue;
-			if (exam_target(c->r, c->out->layout, opened->delta, part, &t, NULL) == 0 &&
-			    t != LAYOUT_NONE)
-				take_part(c, part, t, version);
-		}
-		opened_put(opened);
-	}
-	return 0;
-}
-
-static bool are_recorded(const struct run *r, size_t base, size_t last)
-{
-	for (size_t i = base + 1; i <= last; i++)
-		if (!may_record(r->lineage.steps[i].delta.entry))
-			return false;
-	return true;
-}
-
-/* From the newest downwards; what cannot be opened (a span may stand for it) says nothing, and
- * nothing below it is believed. */
-static int collect_all(struct run *r, size_t base, size_t last, struct checks *out)
-{
-	struct collect c = {.r = r, .out = out, .left = out->layout->tensor_count};
-	int err = 0;
-
-	c.met = calloc(out->layout->tensor_count + 1, sizeof(*c.met));
-	if (c.met == NULL)
-		return -ENOMEM;
-	for (uint32_t t = 0; t < out->layout->tensor_count; t++)
-		if (out->layout->tensors[t].alias != t) {
-			c.met[t] = true;
-			c.left--;
-		}
-	for (size_t i = last; i > base && c.left > 0 && err == 0; i--)
-		err = take_pieces(&c, &r->lineage.steps[i].delta, r->lineage.steps[i].number);
-	if (err == 0 && c.left > 0 && may_record(r->lineage.steps[base].anchor.entry))
-		err = take_pieces(&c, &r->lineage.steps[base].anchor,
-				  r->lineage.steps[base].number);
-	free(c.met);
-	return err == -ENOMEM ? err : 0;
-}
-
-static const struct manifest_entry *entry_of(const struct step *s)
-{
-	if (s->delta.entry != NULL && s->delta.entry->whole_kind != CHECKSUM_NONE)
-		return s->delta.entry;
-	return s->anchor.entry;
-}
-
-static void take_whole(struct run *r, const struct step *s, bool states, struct checks *out)
-{
-	const struct manifest_entry *e = entry_of(s);
-	const struct check before = out->whole;
-	const uint8_t *state;
-
-	out->whole = (struct check){.version = s->number};
-	out->has_state = false;
-	if (r->base != NULL)
-		return;
-	if (e != NULL && e->whole_kind != CHECKSUM_NONE) {
-		out->whole.kind = (uint8_t)e->whole_kind;
-		snprintf(out->whole.hex, sizeof(out->whole.hex), "%s", e->whole);
-		out->whole.done = before.done && before.version == s->number &&
-				  strcmp(before.hex, e->whole) == 0;
-	}
-	state = states && lineage_is_declared(&r->lineage)
-			? manifest_state(r->lineage.manifest, s->number)
-			: NULL;
-	if (state != NULL) {
-		out->has_state = true;
-		out->state_done = false;
-		memcpy(out->state, state, sizeof(out->state));
-	}
-}
-
-/* What the steps up to an index are made of. */
-static struct identity chain_id(const struct run *r, size_t base, size_t last)
-{
-	struct identity id = {0};
-
-	for (size_t i = base; i <= last; i++) {
-		const struct step *s = &r->lineage.steps[i];
-		const struct pieces *p = i == base ? &s->anchor : &s->delta;
-
-		identity_mix(&id, &s->number, sizeof(s->number));
-		for (size_t k = 0; k < p->count; k++)
-			identity_mix(&id, p->v[k].object->id.bytes,
-				     sizeof(p->v[k].object->id.bytes));
-	}
-	return id;
-}
-
-/* Goes on from what is known of a version below, if the chain goes on from that. */
-static bool extend(struct run *r, size_t base, size_t last, struct layout *layout,
-		   struct checks *out)
-{
-	const struct recorded *known = &r->recorded;
-	const struct step *at = lineage_find(&r->lineage, known->version);
-	struct collect c = {.r = r, .out = out};
-	struct identity id;
-	size_t from;
-
-	if (known->checks.layout != layout || at == NULL)
-		return false;
-	from = (size_t)(at - r->lineage.steps);
-	if (from < base || from > last)
-		return false;
-	id = chain_id(r, base, from);
-	if (!identity_equal(&id, &known->chain) || checks_copy(&known->checks, out) < 0)
-		return false;
-	for (size_t i = from + 1; i <= last; i++)
-		if (take_pieces(&c, &r->lineage.steps[i].delta, r->lineage.steps[i].number) < 0) {
-			checks_release(out);
-			return false;
-		}
-	return true;
-}
-
-static int collect(struct run *r, size_t base, size_t last, struct layout *layout, bool states,
-		   struct checks *out)
-{
-	int err = 0;
-
-	*out = (struct checks){0};
-	if (r->lineage.manifest == NULL)
-		return 0;
-	if (extend(r, base, last, layout, out)) {
-		take_whole(r, &r->lineage.steps[last], states, out);
-		return 0;
-	}
-	err = checks_new(layout, out);
-	if (err == 0 && are_recorded(r, base, last))
-		err = collect_all(r, base, last, out);
-	if (err == 0)
-		take_whole(r, &r->lineage.steps[last], states, out);
-	else
-		checks_release(out);
-	return err;
-}
-
 static void remember(struct run *r, const struct plan *p, struct checks *checks)
 {
 	struct recorded *k = &r->recorded;
@@ -219,7 +25,7 @@ static void remember(struct run *r, const struct plan *p, struct checks *checks)
 	k->checks = *checks;
 	*checks = (struct checks){0};
 	k->version = r->lineage.steps[p->last].number;
-	k->chain = chain_id(r, p->base, p->last);
+	k->chain = recorded_chain(r, p->base, p->last);
 }
 
 /* ---- whose fault it is ---- */
@@ -273,13 +79,13 @@ static bool recorded_at(struct run *r, size_t base, size_t i, const char *tensor
 		return false;
 	*out_object = p->count > 0 ? p->v[0].object : NULL;
 	if (tensor == NULL) {
-		take_whole(r, s, true, out);
+		recorded_whole(r, s, true, out);
 		found = out->whole.kind != CHECKSUM_NONE || out->has_state;
 	}
 	for (size_t k = 0; k < p->count && t != LAYOUT_NONE && !found; k++) {
-		struct collect c = {.r = r, .out = out};
+		const struct pieces one = {.v = &p->v[k], .count = 1, .entry = p->entry};
 
-		if (take_pieces(&c, &(struct pieces){.v = &p->v[k], .count = 1}, s->number) < 0)
+		if (recorded_pieces(r, &one, s->number, out) < 0)
 			break;
 		found = out->v[t].kind != CHECKSUM_NONE;
 		*out_object = p->v[k].object;
@@ -426,7 +232,7 @@ int recorded_admit(struct run *r, const struct plan *p, const struct state *stat
 	*out = VERIFIED_NO;
 	if (r->config.verify != VERIFY_EAGER || r->config.history == NULL)
 		return 0;
-	err = collect(r, p->base, p->last, state->layout, true, &checks);
+	err = recorded_collect(r, p, state->layout, true, &checks);
 	if (err < 0)
 		return why_set(why, ENOMEM, "out of memory");
 	err = checks_compare(state, &checks, processors(), NULL, &miss, why);
@@ -447,6 +253,13 @@ static bool is_near(const struct state *s)
 
 	state_progress(s, &present, &size);
 	return present == size;
+}
+
+void recorded_drop(struct run *r)
+{
+	if (r->recorded.out > 0 && r->config.history != NULL)
+		history_drop(r->config.history, r->recorded.out, r->recorded.until);
+	r->recorded.out = 0;
 }
 
 static void say(struct generation *g, const struct checks *c)
@@ -509,7 +322,7 @@ static void follow(struct run *r)
 		return;
 	p.base = (size_t)(base - r->lineage.steps);
 	p.last = (size_t)(last - r->lineage.steps);
-	if (collect(r, p.base, p.last, s->layout, false, &checks) < 0)
+	if (recorded_collect(r, &p, s->layout, false, &checks) < 0)
 		return;
 	if (checks.layout != NULL)
 		remember(r, &p, &checks);
@@ -557,29 +370,29 @@ int run_check(struct run *r, const struct state *state, bool own, struct check_r
 	struct check_miss miss = {0};
 	struct checks checks = {0};
 	char text[480];
-	size_t from, to;
+	struct plan p;
 	int err;
 
 	*out = (struct check_result){0};
 	if (base == NULL || last == NULL || base > last || r->lineage.manifest == NULL)
 		return 0;
-	from = (size_t)(base - r->lineage.steps);
-	to = (size_t)(last - r->lineage.steps);
+	p.base = (size_t)(base - r->lineage.steps);
+	p.last = (size_t)(last - r->lineage.steps);
 	if (own) {
-		struct collect c = {.r = r, .out = &checks};
+		const bool whole = p.base == p.last;
 
 		err = checks_new(state->layout, &checks);
-		if (err == 0 && to == from && may_record(last->anchor.entry))
-			err = take_pieces(&c, &last->anchor, last->number);
-		if (err == 0 && may_record(last->delta.entry))
-			err = take_pieces(&c, &last->delta, last->number);
+		if (err == 0 && whole)
+			err = recorded_pieces(r, &last->anchor, last->number, &checks);
+		if (err == 0)
+			err = recorded_pieces(r, &last->delta, last->number, &checks);
 		/* Beside an anchor it is not needed. */
-		if (err < 0 && to == from && last->delta.present)
+		if (err < 0 && whole && last->delta.present)
 			err = 0;
 		if (err == 0)
-			take_whole(r, last, false, &checks);
+			recorded_whole(r, last, false, &checks);
 	} else {
-		err = collect(r, from, to, state->layout, false, &checks);
+		err = recorded_collect(r, &p, state->layout, false, &checks);
 	}
 	if (err < 0)
 		why_set(why, -err, "what is recorded of its tensors cannot be read");

@@ -376,19 +376,9 @@ static int next_state(struct run *r, struct plan *p, struct state **out,
 	}
 	if (err == -ENOMEM)
 		return err;
-	r->unsettled |= why.err != 0;
+	if (why.err != 0 && obstacle(r, r->lineage.steps[p->last].number, "%s", why.text))
+		r->unsettled = r->obstacle.waiting = true;
 	return -EAGAIN;
-}
-
-/* Nothing is left to be shown. */
-static int fall_back(struct run *r)
-{
-	int err = was_taken_out(r) ? publish_start(r) : 0;
-
-	if (err == 0 && r->recorded.out > 0 && r->config.history != NULL)
-		history_drop(r->config.history, r->recorded.out, r->recorded.until);
-	r->recorded.out = 0;
-	return err;
 }
 
 /* Publishes the newest whole version if it is not the one that is there. */
@@ -405,10 +395,15 @@ static int advance(struct run *r)
 		plan_make(r, UINT64_MAX, &p);
 		return 0;
 	}
-	if (!plan_make(r, UINT64_MAX, &p))
-		return fall_back(r);
-	if (plan_is_shown(r, &p) || is_same_state(r, &p) || stays(r, &p))
+	if (!plan_make(r, UINT64_MAX, &p)) {
+		err = was_taken_out(r) ? publish_start(r) : 0;
+		recorded_drop(r);
+		return err;
+	}
+	if (plan_is_shown(r, &p) || is_same_state(r, &p) || stays(r, &p)) {
+		recorded_drop(r);
 		return 0;
+	}
 	err = next_state(r, &p, &state, &verified);
 	if (err < 0)
 		return err == -ENOMEM ? err : 0;
@@ -425,8 +420,8 @@ static int advance(struct run *r)
 	}
 	if (err == 0)
 		plan_remember(r, &p);
-	if (err == 0 && r->recorded.out > 0)
-		err = fall_back(r);
+	if (err == 0)
+		recorded_drop(r);
 	state_unref(state);
 	return err;
 }

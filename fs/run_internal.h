@@ -409,9 +409,24 @@ int recorded_admit(struct run *r, const struct plan *p, const struct state *stat
 void recorded_take(struct run *r);
 /* And has the newest version compared, as far as it is not; after a round. */
 void recorded_follow(struct run *r);
+/* Takes the versions that were taken out from the history, once another one is shown. */
+void recorded_drop(struct run *r);
 /* Was the object found to be bad?  Then why. */
 bool recorded_bad(const struct run *r, const struct object *o, struct why *why);
 void recorded_release(struct run *r);
+
+/* recorded_collect.c */
+/* What is recorded of the plan's last version; `states`: also by weightfs.json.  Empty (no layout)
+ * where no manifest says anything.  -ENOMEM. */
+int recorded_collect(struct run *r, const struct plan *p, struct layout *layout, bool states,
+		     struct checks *out) MUST_CHECK;
+/* What these objects record of tensors, over what is there; an error of opening them. */
+int recorded_pieces(struct run *r, const struct pieces *p, uint64_t version,
+		    struct checks *out) MUST_CHECK;
+/* What is recorded of the version as a whole. */
+void recorded_whole(const struct run *r, const struct step *s, bool states, struct checks *out);
+/* Of all objects that the version of the last step is made of. */
+struct identity recorded_chain(const struct run *r, size_t base, size_t last);
 
 /* run_tidy.c */
 /* At the end of a round: lets go of what no version needs that is shown or will be.  `before`: what
