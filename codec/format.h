@@ -122,6 +122,9 @@ int delta_open_found(const struct source *src, struct delta **out_delta,
 		     struct why *why) MUST_CHECK;
 /* The format of that name if it is one that is opened by name only; NULL. */
 const struct format *format_named(const char *name);
+/* Has the file nothing but compressed changes, each with a checksum, as HF-directory deltas and
+ * their like have them?  What they are of and how they are packed stands in an index beside it. */
+bool delta_only_changes(const struct st_header *header);
 void delta_free(struct delta *delta); /* NULL is fine */
 /* The part of that tensor name or NULL; O(log n). */
 const struct part *delta_find(const struct delta *delta, const char *name);

@@ -235,8 +235,7 @@ const struct format format_arc = {
 
 /* ---- changes that nothing says of what ---- */
 
-/* Compressed changes with a checksum for each tensor, as all of this family have them. */
-static bool changes_probe(const struct st_header *header)
+bool delta_only_changes(const struct st_header *header)
 {
 	for (size_t i = 0; i < header->count; i++) {
 		const struct st_tensor *t = &header->tensors[i];
@@ -259,6 +258,6 @@ static int changes_open(const struct st_header *header, const struct side *side,
 
 const struct format format_changes = {
 	.name = "changes",
-	.probe = changes_probe,
+	.probe = delta_only_changes,
 	.open = changes_open,
 };

@@ -177,10 +177,26 @@ static uint64_t total_elements(const struct facts *f)
 	return text != NULL && parse_u64(text, &n) == 0 && n >= f->changed ? n : 0;
 }
 
+/* A shard of an HF-directory delta or the like, without its index: its frames are shown as they
+ * are. */
+static bool is_shard(const struct source *src)
+{
+	struct st_header *header;
+	bool is;
+
+	if (st_read(src, &header, NULL, NULL) < 0)
+		return false;
+	is = delta_only_changes(header);
+	st_free(header);
+	return is;
+}
+
 static int gather_delta(struct facts *f, const struct source *src, struct why *why)
 {
+	const bool shard = is_shard(src);
 	const struct delta *d;
-	int ret = delta_open_found(src, &f->delta, why);
+	int ret = shard ? delta_open_as(src, "safetensors", NULL, &f->delta, why)
+			: delta_open_found(src, &f->delta, why);
 
 	if (ret < 0)
 		return ret;
@@ -196,6 +212,10 @@ static int gather_delta(struct facts *f, const struct source *src, struct why *w
 		  : d->full == 0   ? "sparse"
 				   : "mixed";
 	snprintf(f->generation, sizeof(f->generation), "%s", d->generation);
+	if (shard) {
+		f->kind = "changes";
+		snprintf(f->generation, sizeof(f->generation), "compressed changes");
+	}
 	f->tensors = calloc(d->count + 1, sizeof(*f->tensors));
 	if (f->tensors == NULL)
 		return why_set(why, ENOMEM, "out of memory");

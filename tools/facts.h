@@ -28,7 +28,8 @@ struct tensor_facts {
 
 struct facts {
 	uint64_t size;
-	const char *kind;		/* "full", "sparse", "mixed", "empty", "patch" */
+	const char *kind;		/* "full", "sparse", "mixed", "empty", "patch",
+					   "changes": of a shard without its index */
 	char generation[64];		/* "TRL v2/v3 (gap_delta)" */
 	const struct st_header *header; /* NULL: it is no safetensors file */
 	uint64_t header_bytes;		/* what lies before the data */

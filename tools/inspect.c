@@ -48,6 +48,7 @@ static const struct cli cli = {
 static const char *kind_text(const struct facts *f)
 {
 	switch (f->kind[0]) {
+	case 'c': return "shard of a delta (what it applies to stands in its index)";
 	case 'f': return "whole tensors";
 	case 's': return "sparse delta";
 	case 'm': return "delta with whole and sparse tensors";

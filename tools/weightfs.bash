@@ -50,7 +50,7 @@ _weightfs() {
 	--anchor-encoding) _weightfs_offer "$cur" -W $'wfp1\npacked\ntrl-v1\ntrl-v3\nxor-zstd' ;;
 	--uploader) _weightfs_offer "$cur" -W $'s3\nhf' ;;
 	--version-from) _weightfs_offer "$cur" -W $'name\ncount' ;;
-	--format) _weightfs_offer "$cur" -W $'auto\ntrl\nweightfs\nhfdir\ncheckpoints\ngrail\nskyrl\nprime-rl' ;;
+	--format) _weightfs_offer "$cur" -W $'auto\ntrl\nweightfs\nhfdir\ncheckpoints\ngrail\nskyrl\nprime-rl\narc' ;;
 	--verify) _weightfs_offer "$cur" -W $'lazy\neager\noff' ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
 	--materialize) _weightfs_offer "$cur" -W $'auto\nalways\nnever' ;;

@@ -51,7 +51,7 @@ def test_every_byte(shards, whole, name, bucket):
     out.delta(15, 12, states[3], states[4])
     with Mount(bucket) as m:
         m.wait_version(15)
-        assert m.status()["format"].startswith("arc-v2")
+        assert m.status()["format"].startswith("arc-v2 (Fireworks)")
         out.delta(18, 15, states[4], states[5])
         m.wait_version(18)
         mounted.wait_until(lambda: m.versions() == numbers, lambda: m.status())
@@ -122,6 +122,16 @@ def test_bad_request(meta, sentence, bucket):
         m.wait_version(1)
         assert sentence in m.wait_problem("step_000002/" + arc.REQUEST)
         assert m.version() == 1
+
+
+def test_inspect(bucket):
+    """A shard alone is explained as what it is."""
+    states = states_of(88, 2)
+    arc.Trainer(bucket).delta(2, 1, states[0], states[1])
+    path = bucket / "step_000002" / "model.safetensors"
+    assert "shard of a delta" in mounted.run("inspect", path).stdout
+    told = json.loads(mounted.run("inspect", "--json", path).stdout)
+    assert told["kind"] == "changes" and len(told["tensors"]) == len(SPEC)
 
 
 def test_bad_file(bucket):
