@@ -36,7 +36,7 @@ static const struct {
 } kinds[] = {
 	[CHECKSUM_NONE] = {"", 0},	     [CHECKSUM_XXH3_128] = {"xxh3-128", 32},
 	[CHECKSUM_ADLER32] = {"adler32", 8}, [CHECKSUM_SHA256] = {"sha256", 64},
-	[CHECKSUM_BLAKE3] = {"blake3", 64},
+	[CHECKSUM_BLAKE3] = {"blake3", 64},  [CHECKSUM_TORCH] = {"sha256-torch", 64},
 };
 
 const char *checksum_name(enum checksum_kind kind)
@@ -115,12 +115,55 @@ void checksum_feed(struct checksum *c, const void *bytes, size_t len)
 	switch (c->kind) {
 	case CHECKSUM_XXH3_128: XXH3_128bits_update(c->xxh3, bytes, len); break;
 	case CHECKSUM_ADLER32: adler_feed(c, bytes, len); break;
-	case CHECKSUM_SHA256: sha256_update(&c->sha256, bytes, len); break;
+	case CHECKSUM_SHA256:
+	case CHECKSUM_TORCH: sha256_update(&c->sha256, bytes, len); break;
 #ifdef HAVE_BLAKE3
 	case CHECKSUM_BLAKE3: blake3_hasher_update(&c->blake3, bytes, len); break;
 #endif
 	default: break;
 	}
+}
+
+/* What torch.dtype's str() is, without "torch."; of types it does not have our own. */
+static const char *torch_dtype(enum st_dtype dtype)
+{
+	switch (dtype) {
+	case ST_BOOL: return "bool";
+	case ST_U8: return "uint8";
+	case ST_I8: return "int8";
+	case ST_F8_E5M2: return "float8_e5m2";
+	case ST_F8_E4M3: return "float8_e4m3fn";
+	case ST_F8_E8M0: return "float8_e8m0fnu";
+	case ST_F8_E4M3FNUZ: return "float8_e4m3fnuz";
+	case ST_F8_E5M2FNUZ: return "float8_e5m2fnuz";
+	case ST_I16: return "int16";
+	case ST_U16: return "uint16";
+	case ST_F16: return "float16";
+	case ST_BF16: return "bfloat16";
+	case ST_I32: return "int32";
+	case ST_U32: return "uint32";
+	case ST_F32: return "float32";
+	case ST_C64: return "complex64";
+	case ST_F64: return "float64";
+	case ST_I64: return "int64";
+	case ST_U64: return "uint64";
+	default: return st_dtype_name(dtype);
+	}
+}
+
+void checksum_tensor(struct checksum *c, const char *name, enum st_dtype dtype, unsigned rank,
+		     const uint64_t *shape)
+{
+	struct buf text = {0};
+
+	if (c->kind != CHECKSUM_TORCH)
+		return;
+	buf_addf(&text, "%storch.%s(", name, torch_dtype(dtype));
+	for (unsigned i = 0; i < rank; i++)
+		buf_addf(&text, "%s%llu", i > 0 ? ", " : "", (unsigned long long)shape[i]);
+	buf_addstr(&text, rank == 1 ? ",)" : ")");
+	checksum_feed(c, text.data, text.len);
+	buf_release(&text);
 }
 
 static void hex(const uint8_t *bytes, size_t n, char *out)
@@ -140,7 +183,8 @@ void checksum_hex(struct checksum *c, char out[CHECKSUM_HEX])
 		hex(digest.digest, 16, out);
 		break;
 	case CHECKSUM_ADLER32: snprintf(out, CHECKSUM_HEX, "%08x", c->b << 16 | c->a); break;
-	case CHECKSUM_SHA256: sha256_hex(&c->sha256, out); break;
+	case CHECKSUM_SHA256:
+	case CHECKSUM_TORCH: sha256_hex(&c->sha256, out); break;
 #ifdef HAVE_BLAKE3
 	case CHECKSUM_BLAKE3: {
 		uint8_t bytes[32];

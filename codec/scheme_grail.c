@@ -17,8 +17,8 @@
  *			weights_hash (FULL: null), file_manifest {name: SHA-256}, and what concerns
  *			the trainer only
  *
- * weights_hash is 32 hex digits: the XXH3-128 of all tensors' bytes in the order of names.  (An
- * older one of 64 digits also hashes how PyTorch spells dtypes and shapes: it is not compared.)
+ * weights_hash is 32 hex digits: the XXH3-128 of all tensors' bytes in the order of names; of older
+ * trainers 64, a SHA-256 (CHECKSUM_TORCH).
  * manifest.sig, a wallet's signature of metadata.json, is not checked: whose key it should be is
  * nothing that a bucket can say.
  *
@@ -78,10 +78,9 @@ static int take_state(const json_t *value, struct scheme_version *v, struct why 
 	if (hash == NULL || (strlen(hash) != 32 && strlen(hash) != 64) ||
 	    strspn(hash, "0123456789abcdefABCDEF") != strlen(hash))
 		return why_set(why, EBADMSG,
-			       "its weights_hash is not 32 hex digits of an XXH3-128");
-	if (strlen(hash) == 64)
-		return 0;
-	v->state.kind = CHECKSUM_XXH3_128;
+			       "its weights_hash is not 32 hex digits of an XXH3-128, nor 64 of a "
+			       "SHA-256");
+	v->state.kind = strlen(hash) == 64 ? CHECKSUM_TORCH : CHECKSUM_XXH3_128;
 	snprintf(v->state.hex, sizeof(v->state.hex), "%s", hash);
 	return 0;
 }

@@ -197,8 +197,14 @@ static int compare_whole(struct compare *c)
 	uint8_t *piece = malloc(PIECE);
 	int err = piece == NULL ? -ENOMEM : checksum_new((enum checksum_kind)check->kind, &sum);
 
-	for (uint32_t i = 0; i < l->tensor_count && err == 0; i++)
-		err = feed_tensor(c, l->by_name[i], sum, piece);
+	for (uint32_t i = 0; i < l->tensor_count && err == 0; i++) {
+		const uint32_t t = l->by_name[i];
+		const struct layout_tensor *tensor = &l->tensors[t];
+
+		checksum_tensor(sum, tensor->name, (enum st_dtype)c->state->sources->v[t].dtype,
+				tensor->rank, tensor->shape);
+		err = feed_tensor(c, t, sum, piece);
+	}
 	if (err == 0)
 		settle(c, check, LAYOUT_NONE, sum);
 	else

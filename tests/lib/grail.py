@@ -34,6 +34,19 @@ def weights_hash(state):
     return h.hexdigest()
 
 
+TORCH = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+def old_weights_hash(state):
+    """What older trainers have: SHA-256, with what PyTorch makes of name, dtype and shape."""
+    h = hashlib.sha256()
+    for name in sorted(state):
+        t = state[name]
+        h.update(f"{name}torch.{TORCH[t.dtype]}{tuple(t.shape)}".encode())
+        h.update(t.data.tobytes())
+    return h.hexdigest()
+
+
 def sha256(data):
     """As the manifest has it."""
     return hashlib.sha256(data).hexdigest()

@@ -296,12 +296,20 @@ def verify(bucket, code=0):
 
 def test_verify(bucket):
     """SHA-256 of every file that file_manifest lists: weights, deltas and what lies beside them."""
-    states = models.states(210, 4, models.SMALL, skip=("c.scale",))
+    states = models.states(210, 4, SPEC, skip=STAYS)
     t = grail.Trainer(bucket, states, shards=2)
     publish(t, "full 0", "delta 1", "both 2", "delta 3")
     have = verify(bucket)
     assert (have["ok"], have["versions"], have["whole"]) == (True, 4, 4)
     assert have["sums"] == 2 * 5 + 3 * 2  # two shards, their index, two companions; two per delta
+    for hashes in (grail.weights_hash, grail.old_weights_hash):
+        t.delta(1, weights_hash=hashes(states[1]))
+        have = verify(bucket)
+        assert have["ok"] and have["hashes"] == 3
+        t.delta(1, weights_hash=hashes(states[2]))
+        have = verify(bucket, 1)
+        assert len(have["problems"]) == 1 and hashes(states[1]) in have["problems"][0]["error"]
+    t.delta(1)
     other = grail.pack(grail.payload(31, states[0], states[3]))
     for path, data in ((t.folder(0) / "FULL" / "tokenizer.json", b"[]"),
                        (t.folder(3) / "DELTA" / grail.DELTA, other)):

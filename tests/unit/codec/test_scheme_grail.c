@@ -71,12 +71,13 @@ static void test_delta(void **state)
 	assert_int_equal(v.file_count, 1);
 	assert_string_equal(v.files[0], "DELTA/delta_sparse.bin.zst");
 	scheme_version_release(&v);
-	/* The hash of older trainers is of something else. */
+	/* The hash of older trainers. */
 	assert_int_equal(parse("DELTA/metadata.json",
 			       DELTA("\"weights_hash\":\"" SUM "\"," FILES("delta_sparse.bin.zst")),
 			       &v, &why),
 			 0);
-	assert_int_equal(v.state.kind, CHECKSUM_NONE);
+	assert_int_equal(v.state.kind, CHECKSUM_TORCH);
+	assert_string_equal(v.state.hex, SUM);
 	scheme_version_release(&v);
 }
 
