@@ -37,21 +37,34 @@ int json_text(struct st_json *j, const char *key, struct arena *arena, const cha
 	return 0;
 }
 
-static int take_shape(struct st_json *j, const char *key, uint64_t *out)
+static int take_shape(struct st_json *j, const char *key, struct arena *arena,
+		      struct json_shape *out)
 {
 	int rc = st_json_punct(j, '[');
-	uint64_t product = 1, dim;
+	struct json_shape shape = {.numel = 1};
+	uint64_t dims[ST_RANK_MAX], *copy;
 
 	for (bool first = true; rc == 0; first = false) {
 		rc = st_json_next(j, ']', first);
 		if (rc <= 0)
 			break;
-		rc = st_json_uint(j, &dim);
-		if (rc == 0 && mul_overflows(product, dim, &product))
+		if (shape.rank == ST_RANK_MAX)
+			return bad(j, key, "has too many dimensions");
+		rc = st_json_uint(j, &dims[shape.rank]);
+		if (rc == 0 && mul_overflows(shape.numel, dims[shape.rank], &shape.numel))
 			return bad(j, key, "is of more elements than 64 bits can count");
+		shape.rank++;
 	}
-	*out = product;
-	return rc < 0 ? why_prefix(j->why, "\"%s\"", SHOWN(key)) : 0;
+	if (rc < 0)
+		return why_prefix(j->why, "\"%s\"", SHOWN(key));
+	copy = arena_alloc(arena, shape.rank * sizeof(*copy));
+	if (copy == NULL)
+		return why_set(j->why, ENOMEM, "out of memory");
+	for (size_t i = 0; i < shape.rank; i++)
+		copy[i] = dims[i];
+	shape.dims = copy;
+	*out = shape;
+	return 0;
 }
 
 static int take_list(struct st_json *j, const struct field *f, void *into)
@@ -72,25 +85,30 @@ static int take_list(struct st_json *j, const struct field *f, void *into)
 static int take_field(struct st_json *j, const struct field *f, struct arena *arena, void *into)
 {
 	char *at = (char *)into + f->at;
-	const char *text = NULL;
-	uint64_t number = 0;
-	int err = 0;
+	struct json_shape shape;
+	const char *text;
+	uint64_t number;
+	int err;
 
 	switch (f->kind) {
-	case FIELD_LIST: return take_list(j, f, into);
 	case FIELD_TEXT:
 		err = json_text(j, f->key, arena, &text);
-		memcpy(at, &text, sizeof(text));
+		if (err == 0)
+			memcpy(at, &text, sizeof(text));
 		return err;
-	case FIELD_SHAPE: err = take_shape(j, f->key, &number); break;
+	case FIELD_SHAPE:
+		err = take_shape(j, f->key, arena, &shape);
+		if (err == 0)
+			memcpy(at, &shape, sizeof(shape));
+		return err;
 	case FIELD_NUMBER:
 		err = st_json_u64(j, &number);
 		if (err < 0)
 			return why_prefix(j->why, "\"%s\"", SHOWN(f->key));
-		break;
+		memcpy(at, &number, sizeof(number));
+		return 0;
+	default: return take_list(j, f, into);
 	}
-	memcpy(at, &number, sizeof(number));
-	return err;
 }
 
 int json_fields(struct st_json *j, const struct field *fields, size_t count, struct arena *arena,

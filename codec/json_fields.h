@@ -19,8 +19,14 @@
 enum field_kind {
 	FIELD_TEXT,   /* const char *: NUL-terminated, of the arena; no NUL in it */
 	FIELD_NUMBER, /* uint64_t */
-	FIELD_SHAPE,  /* uint64_t: the product of an array of numbers */
+	FIELD_SHAPE,  /* struct json_shape: an array of numbers */
 	FIELD_LIST,   /* nothing: each element of an array is given to item() */
+};
+
+struct json_shape {
+	const uint64_t *dims; /* of the arena */
+	size_t rank;	      /* at most 32 */
+	uint64_t numel;	      /* their product, 1 of none */
 };
 
 struct field {

@@ -12,7 +12,8 @@
 
 struct primerl_entry {
 	const char *name, *dtype, *indices, *values, *file;
-	uint64_t numel, says_numel, changed, hash; /* hash: if `hashed` */
+	struct json_shape shape;
+	uint64_t numel, changed, hash; /* hash: if `hashed` */
 	enum st_dtype type;
 	bool hashed;
 };

@@ -29,7 +29,7 @@ static int bad_entry(struct why *why, const char *name, const char *what)
 
 /* What encode() compares; in the parts' order. */
 struct wanted {
-	uint64_t numel, hash;
+	uint64_t hash;
 	bool hashed;
 };
 
@@ -59,7 +59,7 @@ static int find(const struct st_header *header, const struct primerl_entry *e, c
 }
 
 static int take_part(const struct st_header *header, const struct primerl_entry *e, bool *used,
-		     struct delta *delta, char **names, struct why *why)
+		     struct delta *delta, char **names, uint64_t **dims, struct why *why)
 {
 	const size_t size = strlen(e->name) + 1;
 	const struct st_tensor *index = NULL, *values = NULL;
@@ -76,24 +76,30 @@ static int take_part(const struct st_header *header, const struct primerl_entry 
 		return bad_entry(why, e->name,
 				 "has values of another dtype than its manifest says");
 	memcpy(*names, e->name, size);
-	wanted[delta->count] = (struct wanted){e->numel, e->hash, e->hashed};
+	if (e->shape.rank > 0)
+		memcpy(*dims, e->shape.dims, e->shape.rank * sizeof(**dims));
+	wanted[delta->count] = (struct wanted){e->hash, e->hashed};
 	delta->parts[delta->count++] = (struct part){
 		.name = *names,
 		.kind = PART_SPARSE,
 		.dtype = values->dtype,
+		.rank = (uint8_t)e->shape.rank,
+		.shape = *dims,
+		.numel = e->numel,
 		.bytes = (index->end - index->begin) + (values->end - values->begin),
 		.changed = e->changed,
 		.index = index,
 		.values = values,
 	};
 	*names += size;
+	*dims += e->shape.rank;
 	return 0;
 }
 
 /* What the manifest puts into this file; its entries are in order of names, and so are the parts.
  */
 static int take_parts(const struct st_header *header, const struct primerl_manifest *m,
-		      const char *file, struct delta *delta, struct why *why)
+		      const char *file, struct delta *delta, uint64_t *dims, struct why *why)
 {
 	bool *used = calloc(header->count + 1, sizeof(*used));
 	char *names = delta->names;
@@ -101,7 +107,7 @@ static int take_parts(const struct st_header *header, const struct primerl_manif
 
 	for (size_t i = 0; i < m->count && err == 0; i++)
 		if (strcmp(m->entries[i].file, file) == 0)
-			err = take_part(header, &m->entries[i], used, delta, &names, why);
+			err = take_part(header, &m->entries[i], used, delta, &names, &dims, why);
 	for (size_t i = 0; i < header->count && err == 0; i++)
 		if (!used[i])
 			err = why_set(why, EBADMSG,
@@ -116,7 +122,8 @@ static int sparse_open(const struct st_header *header, const struct side *side, 
 		       struct delta *delta, struct why *why)
 {
 	struct primerl_manifest m = {0};
-	size_t count = 0, bytes = 1;
+	size_t count = 0, bytes = 1, dims = 0;
+	struct wanted *wanted = NULL;
 	int err;
 
 	if (side == NULL)
@@ -127,18 +134,22 @@ static int sparse_open(const struct st_header *header, const struct side *side, 
 	for (size_t i = 0; i < m.count && err == 0; i++)
 		if (strcmp(m.entries[i].file, side->file) == 0) {
 			count++;
+			dims += m.entries[i].shape.rank;
 			bytes += strlen(m.entries[i].name) + 1;
 		}
 	if (err == 0)
 		err = delta_reserve(delta, count, why);
 	if (err == 0) {
 		delta->names = malloc(bytes);
-		delta->extra = calloc(count + 1, sizeof(struct wanted));
-		if (delta->names == NULL || delta->extra == NULL)
+		/* The shapes lie behind it. */
+		wanted = calloc(1, (count + 1) * sizeof(*wanted) + dims * sizeof(uint64_t));
+		delta->extra = wanted;
+		if (delta->names == NULL || wanted == NULL)
 			err = why_set(why, ENOMEM, "out of memory");
 	}
 	if (err == 0)
-		err = take_parts(header, &m, side->file, delta, why);
+		err = take_parts(header, &m, side->file, delta,
+				 (uint64_t *)(void *)(wanted + count + 1), why);
 	snprintf(delta->generation, sizeof(delta->generation), "prime-rl-sparse%s",
 		 old ? "-v1" : "");
 	primerl_release(&m);
@@ -245,11 +256,11 @@ static int sparse_encode(const struct delta *delta, const struct part *part,
 	struct walk *w;
 	int err = 0;
 
-	if (wanted->numel != numel)
+	if (part->numel != numel)
 		return why_set(why, EBADMSG,
 			       "tensor \"%s\" has %llu elements in the manifest and %llu in the "
 			       "version before: the run started from another checkpoint",
-			       SHOWN(part->name), (unsigned long long)wanted->numel,
+			       SHOWN(part->name), (unsigned long long)part->numel,
 			       (unsigned long long)numel);
 	w = malloc(sizeof(*w));
 	if (w == NULL)

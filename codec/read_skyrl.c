@@ -30,7 +30,8 @@
 
 struct record {
 	const char *name, *dtype, *file, *key, *sum, *sum_name, *sha256;
-	uint64_t numel, unpacked, packed;
+	struct json_shape shape;
+	uint64_t unpacked, packed;
 	enum st_dtype type;
 	enum checksum_kind kind;
 };
@@ -93,7 +94,7 @@ static int check_record(struct record *r, struct why *why)
 			       "tensor \"%s\" is of dtype \"%s\", which is not known here",
 			       SHOWN(r->name), SHOWN(r->dtype));
 	r->type = (enum st_dtype)type;
-	if (mul_overflows(r->numel, st_dtype_width(r->type), &bytes) || bytes != r->unpacked)
+	if (mul_overflows(r->shape.numel, st_dtype_width(r->type), &bytes) || bytes != r->unpacked)
 		return bad_record(why, r, "has another number of bytes than its dtype and shape");
 	if (r->unpacked == 0 || r->packed == 0)
 		return bad_record(why, r, "is listed as changed and has no bytes");
@@ -105,7 +106,7 @@ static int take_record(struct st_json *j, void *into)
 	static const struct field fields[] = {
 		{"name", FIELD_TEXT, false, offsetof(struct record, name), NULL},
 		{"dtype", FIELD_TEXT, false, offsetof(struct record, dtype), NULL},
-		{"shape", FIELD_SHAPE, false, offsetof(struct record, numel), NULL},
+		{"shape", FIELD_SHAPE, false, offsetof(struct record, shape), NULL},
 		{"uncompressed_num_bytes", FIELD_NUMBER, false, offsetof(struct record, unpacked),
 		 NULL},
 		{"compressed_num_bytes", FIELD_NUMBER, false, offsetof(struct record, packed),
@@ -265,11 +266,9 @@ static char *copy_text(char **to, const char *text)
 }
 
 static int take_part(const struct st_header *header, const struct record *r, bool *used,
-		     struct delta *delta, char **texts, struct why *why)
+		     struct delta *delta, char **texts, uint64_t **dims, struct why *why)
 {
 	const struct st_tensor *t = st_find(header, r->key);
-	/* What xor_encode() does not know: the bytes of each part's tensor. */
-	uint64_t *sizes = delta->extra;
 	size_t at;
 
 	if (t == NULL)
@@ -284,17 +283,22 @@ static int take_part(const struct st_header *header, const struct record *r, boo
 				  "is not U8 of one dimension, or of another size than its "
 				  "manifest says: the two are of different publications");
 	used[at] = true;
-	sizes[delta->count] = r->unpacked;
+	if (r->shape.rank > 0)
+		memcpy(*dims, r->shape.dims, r->shape.rank * sizeof(**dims));
 	delta->parts[delta->count++] = (struct part){
 		.name = copy_text(texts, r->name),
 		.kind = PART_SPARSE,
 		.dtype = (uint8_t)r->type,
+		.rank = (uint8_t)r->shape.rank,
+		.shape = *dims,
+		.numel = r->shape.numel,
 		.offset = header->data + t->begin,
 		.bytes = t->end - t->begin,
 		.changed = 1,
 		.checksum = copy_text(texts, r->sum),
 		.checksum_kind = r->kind,
 	};
+	*dims += r->shape.rank;
 	return 0;
 }
 
@@ -305,11 +309,12 @@ static int take_parts(const struct st_header *header, const struct manifest *m, 
 {
 	bool *used = calloc(header->count + 1, sizeof(*used));
 	char *texts = delta->names;
+	uint64_t *dims = delta->extra;
 	int err = used == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
 
 	for (size_t i = 0; i < m->count && err == 0; i++)
 		if (strcmp(m->records[i].file, file) == 0)
-			err = take_part(header, &m->records[i], used, delta, &texts, why);
+			err = take_part(header, &m->records[i], used, delta, &texts, &dims, why);
 	for (size_t i = 0; i < header->count && err == 0; i++)
 		if (!used[i])
 			err = why_set(why, EBADMSG,
@@ -324,7 +329,7 @@ static int skyrl_open(const struct st_header *header, const struct side *side, s
 		      struct why *why)
 {
 	struct manifest m = {0};
-	size_t count = 0, bytes = 1;
+	size_t count = 0, bytes = 1, dims = 1;
 	int err;
 
 	if (side == NULL)
@@ -335,13 +340,14 @@ static int skyrl_open(const struct st_header *header, const struct side *side, s
 	for (size_t i = 0; i < m.count && err == 0; i++)
 		if (strcmp(m.records[i].file, side->file) == 0) {
 			count++;
+			dims += m.records[i].shape.rank;
 			bytes += strlen(m.records[i].name) + strlen(m.records[i].sum) + 2;
 		}
 	if (err == 0)
 		err = delta_reserve(delta, count, why);
 	if (err == 0) {
 		delta->names = malloc(bytes);
-		delta->extra = calloc(count + 1, sizeof(uint64_t));
+		delta->extra = calloc(dims, sizeof(uint64_t)) /* of the shapes */;
 		if (delta->names == NULL || delta->extra == NULL)
 			err = why_set(why, ENOMEM, "out of memory");
 	}
@@ -356,15 +362,13 @@ static int skyrl_encode(const struct delta *delta, const struct part *part,
 			const struct source *src, struct patch_writer *writer, uint64_t numel,
 			struct why *why)
 {
-	const uint64_t *sizes = delta->extra, bytes = sizes[part - delta->parts];
-	uint64_t have;
-
-	if (mul_overflows(numel, patch_writer_width(writer), &have) || have != bytes)
-		return why_set(why, EBADMSG,
-			       "tensor \"%s\" has %llu bytes in the manifest and %llu in version "
-			       "0: the run started from another checkpoint than --base",
-			       SHOWN(part->name), (unsigned long long)bytes,
-			       (unsigned long long)have);
+	if (part->numel != numel)
+		return why_set(
+			why, EBADMSG,
+			"tensor \"%s\" has %llu elements in the manifest and %llu in version "
+			"0: the run started from another checkpoint than --base",
+			SHOWN(part->name), (unsigned long long)part->numel,
+			(unsigned long long)numel);
 	return xor_encode(delta, part, src, writer, numel, why);
 }
 

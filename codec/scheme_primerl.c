@@ -66,7 +66,7 @@ static int check_entry(struct primerl_entry *e, struct why *why)
 			       "tensor \"%s\" is of dtype \"%s\", which is not known here",
 			       SHOWN(e->name), SHOWN(e->dtype));
 	e->type = (enum st_dtype)type;
-	if (e->numel != e->says_numel)
+	if (e->numel != e->shape.numel)
 		return bad_entry(why, e, "has another number of elements than its shape");
 	if (e->changed > e->numel)
 		return bad_entry(why, e, "changes more elements than it has");
@@ -101,8 +101,8 @@ static int take_entry(struct st_json *j, void *into)
 	static const struct field fields[] = {
 		{"name", FIELD_TEXT, false, offsetof(struct primerl_entry, name), NULL},
 		{"dtype", FIELD_TEXT, false, offsetof(struct primerl_entry, dtype), NULL},
-		{"shape", FIELD_SHAPE, false, offsetof(struct primerl_entry, numel), NULL},
-		{"numel", FIELD_NUMBER, false, offsetof(struct primerl_entry, says_numel), NULL},
+		{"shape", FIELD_SHAPE, false, offsetof(struct primerl_entry, shape), NULL},
+		{"numel", FIELD_NUMBER, false, offsetof(struct primerl_entry, numel), NULL},
 		{"changed_numel", FIELD_NUMBER, false, offsetof(struct primerl_entry, changed),
 		 NULL},
 		{"indices", FIELD_TEXT, false, offsetof(struct primerl_entry, indices), NULL},
@@ -118,8 +118,8 @@ static int take_old_entry(struct st_json *j, void *into)
 	static const struct field fields[] = {
 		{"name", FIELD_TEXT, false, offsetof(struct primerl_entry, name), NULL},
 		{"dtype", FIELD_TEXT, false, offsetof(struct primerl_entry, dtype), NULL},
-		{"shape", FIELD_SHAPE, false, offsetof(struct primerl_entry, numel), NULL},
-		{"numel", FIELD_NUMBER, false, offsetof(struct primerl_entry, says_numel), NULL},
+		{"shape", FIELD_SHAPE, false, offsetof(struct primerl_entry, shape), NULL},
+		{"numel", FIELD_NUMBER, false, offsetof(struct primerl_entry, numel), NULL},
 		{"num_changed", FIELD_NUMBER, false, offsetof(struct primerl_entry, changed), NULL},
 		{"indices_key", FIELD_TEXT, false, offsetof(struct primerl_entry, indices), NULL},
 		{"values_key", FIELD_TEXT, false, offsetof(struct primerl_entry, values), NULL},

@@ -237,7 +237,7 @@ def nothing(_):
     (lambda m: m["tensors"].append(m["tensors"][0]), None, primerl.UPDATE, "listed twice"),
     (lambda m: m["tensors"].pop(), None, primerl.PATCH, "different broadcasts"),
     (first(changed_numel=1), None, primerl.PATCH, "different broadcasts"),
-    (first(numel=64, shape=[64]), None, primerl.PATCH, "another checkpoint"),
+    (first(numel=64, shape=[64]), None, primerl.PATCH, "has shape [64]"),
     (first(indices="tensor_1.indices"), None, primerl.PATCH, None),
     (first(checksum=1), None, primerl.PATCH, "checksum"),
     (first(dtype="float32"), None, primerl.PATCH, "another dtype"),

@@ -115,7 +115,7 @@ def test_wrong_base(bucket, scratch):
     larger = {n: (d, (*s[:-1], s[-1] + 1) if s else s) for n, (d, s) in models.MINI.items()}
     odd = models.write_base(scratch / "odd", models.states(74, 1, larger)[0])
     with Mount(bucket, base=odd) as m:
-        assert "another checkpoint than --base" in m.wait_problem("delta-00000001/delta-rank")
+        assert "has shape" in m.wait_problem("delta-00000001/" + FILE)
         assert m.version() == 0
 
 
@@ -150,7 +150,7 @@ FILE = "delta-rank00000-file000000.safetensors"
     (without("checksum"), "manifest.json", "no checksum"),
     (first(checksum_algorithm="md5"), "manifest.json", "xxh3-128 and sha256 are"),
     (first(dtype="float16x"), "manifest.json", "not known here"),
-    (first(shape=[63]), FILE, None),
+    (first(shape=[63]), FILE, "has shape [63]"),
     (first(shape=[2 ** 40, 2 ** 40]), "manifest.json", "64 bits"),
     (first(payload_key="b.bias"), FILE, "different publications"),
     (lambda m: m["tensors"][0].update(compressed_num_bytes=1) or m.pop(
@@ -164,10 +164,6 @@ def test_bad_manifests(edit, where, sentence, bucket, scratch):
     t.delta(1)
     t.delta(2, edit=edit)
     with Mount(bucket, base=base) as m:
-        if sentence is None: # another shape of as many elements is the same bytes
-            m.wait_version(2)
-            holds(m.at, states[2])
-            return
         m.wait_version(1)
         assert sentence in m.wait_problem(f"delta-00000002/{where}")
         assert m.version() == 1

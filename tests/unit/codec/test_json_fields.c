@@ -15,7 +15,8 @@
 
 struct taken {
 	const char *text, *maybe;
-	uint64_t number, elements, sum;
+	uint64_t number, sum;
+	struct json_shape shape;
 };
 
 static int take_number(struct st_json *j, void *into)
@@ -32,7 +33,7 @@ static const struct field table[] = {
 	{"text", FIELD_TEXT, false, offsetof(struct taken, text), NULL},
 	{"maybe", FIELD_TEXT, true, offsetof(struct taken, maybe), NULL},
 	{"number", FIELD_NUMBER, true, offsetof(struct taken, number), NULL},
-	{"shape", FIELD_SHAPE, true, offsetof(struct taken, elements), NULL},
+	{"shape", FIELD_SHAPE, true, offsetof(struct taken, shape), NULL},
 	{"list", FIELD_LIST, true, 0, take_number},
 };
 
@@ -65,13 +66,16 @@ static void test_members(void **state)
 	assert_string_equal(t.text, "a\xc3\xa9\n");
 	assert_null(t.maybe);
 	assert_true(t.number == UINT64_MAX);
-	assert_int_equal(t.elements, 24);
+	assert_int_equal(t.shape.numel, 24);
+	assert_int_equal(t.shape.rank, 3);
+	assert_int_equal(t.shape.dims[2], 4);
 	assert_int_equal(t.sum, 6);
 	assert_int_equal(seen, 1 | 4 | 8 | 16);
 	assert_int_equal(
 		take("{\"te\\u0078t\":\"\",\"list\":[],\"shape\":[]}", &t, &arena, &seen, &why), 0);
 	assert_string_equal(t.text, "");
-	assert_int_equal(t.elements, 1);
+	assert_int_equal(t.shape.numel, 1);
+	assert_int_equal(t.shape.rank, 0);
 	arena_release(&arena);
 }
 
@@ -92,6 +96,9 @@ static void test_refused(void **state)
 		{"{\"text\":\"a\",\"number\":1.5}", "plain integer"},
 		{"{\"text\":\"a\",\"number\":18446744073709551616}", "not below 2^64"},
 		{"{\"text\":\"a\",\"shape\":[4294967296,4294967296]}", "64 bits"},
+		{"{\"text\":\"a\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,"
+		 "1,1,1,1,1,1,1,1]}",
+		 "too many dimensions"},
 		{"{\"text\":\"a\",\"shape\":3}", "\"shape\""},
 		{"{\"text\":\"a\",\"list\":{}}", "\"list\""},
 		{"{\"text\":\"a\",\"list\":[1,\"2\"]}", "a number"},
