@@ -124,6 +124,7 @@ static int sparse_open(const struct st_header *header, const struct side *side, 
 	struct primerl_manifest m = {0};
 	size_t count = 0, bytes = 1, dims = 0;
 	struct wanted *wanted = NULL;
+	void *shapes = NULL; /* numbers of all of them; behind `wanted` */
 	int err;
 
 	if (side == NULL)
@@ -141,15 +142,14 @@ static int sparse_open(const struct st_header *header, const struct side *side, 
 		err = delta_reserve(delta, count, why);
 	if (err == 0) {
 		delta->names = malloc(bytes);
-		/* The shapes lie behind it. */
 		wanted = calloc(1, (count + 1) * sizeof(*wanted) + dims * sizeof(uint64_t));
 		delta->extra = wanted;
+		shapes = wanted != NULL ? wanted + count + 1 : NULL;
 		if (delta->names == NULL || wanted == NULL)
 			err = why_set(why, ENOMEM, "out of memory");
 	}
 	if (err == 0)
-		err = take_parts(header, &m, side->file, delta,
-				 (uint64_t *)(void *)(wanted + count + 1), why);
+		err = take_parts(header, &m, side->file, delta, shapes, why);
 	snprintf(delta->generation, sizeof(delta->generation), "prime-rl-sparse%s",
 		 old ? "-v1" : "");
 	primerl_release(&m);

@@ -89,6 +89,18 @@ bool companions_known(const struct run *r, const struct state *state)
 	       directory_of(r, state, &len) != NULL;
 }
 
+/* Does it say of its directory what that is?  Of what is shown it would not be true: a version made
+ * of deltas has the companions of its checkpoint, and shows as a checkpoint. */
+static bool is_index(const struct run *r, const char *name)
+{
+	const struct scheme *s = r->directories.scheme;
+
+	for (size_t i = 0; s != NULL && s->indexes != NULL && s->indexes[i] != NULL; i++)
+		if (strcmp(name, s->indexes[i]) == 0)
+			return true;
+	return false;
+}
+
 /* The two passes over a listing: what is in the version's directory, then what lies beside all of
  * them.  The name it is shown by, or NULL when this is not its pass. */
 enum pass { PASS_OWN, PASS_BESIDE, PASSES };
@@ -104,7 +116,9 @@ static const char *shown_name(const struct run *r, const struct state *state, en
 				       directories_own(&r->directories, key)
 			       ? NULL
 			       : key;
-	return dir != NULL && strncmp(key, dir, len) == 0 ? key + len : NULL;
+	if (dir == NULL || strncmp(key, dir, len) != 0 || is_index(r, key + len))
+		return NULL;
+	return key + len;
 }
 
 static const struct listing *listing_of(const struct run *r)

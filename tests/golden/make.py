@@ -1,9 +1,9 @@
 """Makes the committed golden buckets and their digests: python tests/golden/make.py
 
-One tiny run per generation of TRL and one of grail, from a fixed seed; sums.txt has the SHA-256
-of each file of each version as the reference computes it, or as the states were.  The buckets are
-committed: what they must show never changes by accident, neither by a change of the program nor of
-the writers or the reference.
+One tiny run per generation of TRL and one each of grail, SkyRL and prime-rl, from a fixed seed;
+sums.txt has the SHA-256 of each file of each version as the reference computes it, or as the states
+were.  The buckets are committed: what they must show never changes by accident, neither by a change
+of the program nor of the writers or the reference.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from lib import grail, models, oracle, reading, trl  # noqa: E402
+from lib import grail, models, oracle, primerl, reading, skyrl, trl  # noqa: E402
 from lib import safetensors_py as st  # noqa: E402
 
 SUMS = HERE / "sums.txt"
@@ -60,10 +60,56 @@ def make_grail():
             yield f"{reading.sha256(blob)}  grail/{t.window(i)}/{name}"
 
 
+def empty(name):
+    """A new directory."""
+    root = HERE / name
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    return root
+
+
+def make_skyrl():
+    """All kinds of checksums, on the base that lies in skyrl.base; the lines."""
+    spec = {**models.MINI, "d.f32": ("F32", (3, 2)), "e.f8": ("F8_E4M3", (2, 3, 4))}
+    states = models.states(2028, STATES, spec, density=0.1, same=(4,))
+    base = empty("skyrl.base")
+    (base / "config.json").write_text('{"model_type": "golden"}\n')
+    (base / "model.safetensors").write_bytes(st.dump(states[0], {"format": "pt"}))
+    t = skyrl.Trainer(empty("skyrl"), states, ranks=2)
+    for version in range(1, STATES):
+        t.sums = ("xxh3-128", "sha256", "older")[version % 3]
+        t.delta(version)
+        files = {p.name: p.read_bytes() for p in base.iterdir()}
+        files["model.safetensors"] = st.dump(states[version], {"format": "pt"})
+        for name, blob in sorted(files.items()):
+            yield f"{reading.sha256(blob)}  skyrl/{version}/{name}"
+
+
+def make_primerl():
+    """Whole steps, updates in one frame and not, and the older format; the lines."""
+    spec = {**models.MINI, "d.f32": ("F32", (3, 2)), "e.f16": ("F16", (2, 3, 4))}
+    states = models.states(2029, STATES + 1, spec, density=0.1, skip=("c.scale",), same=(5,))
+    t = primerl.Trainer(empty("prime-rl") / "broadcasts", states)
+    for step in range(1, STATES + 1):
+        t.wide = t.packed = step == 3
+        if step in (1, 4):
+            t.whole(step, older=step == 4)
+        elif step < 4:
+            t.update(step)
+        else:
+            t.older(step)
+        files = {file: st.dump({n: states[step][n] for n in names}, {"format": "pt"})
+                 for file, names in t.grouped(states[step], "model")}
+        for name in (primerl.INDEX, "config.json", primerl.STABLE):
+            files[name] = (t.folder(step - (step - 1) % 3) / name).read_bytes()
+        for name, blob in sorted(files.items()):
+            yield f"{reading.sha256(blob)}  prime-rl/{step}/{name}"
+
+
 def main():
     """All generations."""
     lines = [line for generation in trl.GENERATIONS for line in sums(make_bucket(generation))]
-    lines += make_grail()
+    lines += [*make_grail(), *make_skyrl(), *make_primerl()]
     SUMS.write_text("\n".join(lines) + "\n")
 
 

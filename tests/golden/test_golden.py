@@ -24,7 +24,9 @@ def expected():
 def test_digests(generation):
     """Every file of every version.  A checkout's times mean nothing, hence --times ignore."""
     versions = expected()[generation]
-    with Mount(HERE / generation, args=["--times", "ignore"]) as m:
+    base = HERE / f"{generation}.base"
+    args = ["--times", "ignore", *(["--base", base] if base.exists() else [])]
+    with Mount(HERE / generation, args=args) as m:
         m.wait_version(max(versions))
         for number, files in versions.items():
             m.control(f"pin {number}")

@@ -158,8 +158,8 @@ class Trainer:
             self.put(step, file, st.dump({n: state[n] for n in names}, {"format": "pt"}))
         total = sum(t.data.nbytes for t in state.values())
         if self.groups > 1:
-            self.put(step, INDEX, json.dumps(
-                {"metadata": {"total_size": total}, "weight_map": weight_map}).encode())
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            self.put(step, INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
         if older:
             self.older_manifest(step, {"type": "full", "step": step, "total_size": total,
                                        "total_numel": sum(t.data.size for t in state.values())})
