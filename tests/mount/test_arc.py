@@ -51,7 +51,7 @@ def test_every_byte(shards, whole, name, bucket):
     out.delta(15, 12, states[3], states[4])
     with Mount(bucket) as m:
         m.wait_version(15)
-        assert m.status()["format"].startswith("arc-v2 (Fireworks)")
+        assert (m.status()["format"], m.status()["writer"]) == ("arc-v2", "Fireworks")
         out.delta(18, 15, states[4], states[5])
         m.wait_version(18)
         mounted.wait_until(lambda: m.versions() == numbers, lambda: m.status())
