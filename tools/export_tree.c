@@ -17,6 +17,7 @@
 #include "fs/manifest.h"
 #include "fs/state_hash.h"
 #include "tools/cli.h"
+#include "tools/object_sums.h"
 #include "tools/progress.h"
 #include "tools/replace.h"
 
@@ -234,13 +235,17 @@ static int write_out(struct stack *s, struct generation *g, const char *dir,
 }
 
 /* Are its tensors what the writers of its objects recorded? */
-static int check_sums(struct stack *s, const struct generation *g, struct why *why)
+static int check_sums(struct stack *s, const struct generation *g, const volatile bool *stop,
+		      struct why *why)
 {
 	struct check_result sums;
 	int ret = 0;
 
-	if (g->state != NULL && s->opts->verify != VERIFY_OFF)
-		ret = run_check(s->run, g->state, false, &sums, why);
+	if (g->state == NULL || s->opts->verify == VERIFY_OFF)
+		return 0;
+	ret = run_check(s->run, g->state, false, &sums, why);
+	if (ret == 0 && sums.right == 0)
+		ret = object_sums_check(s->run, g->state, stop, why);
 	if (ret == -EBADMSG)
 		return why_prefix(why, "version %" PRIu64 " is not exported (--verify off does)",
 				  g->version);
@@ -254,7 +259,7 @@ int export_version(struct stack *s, const uint64_t *version, const char *dir,
 	int ret = build(s, version, &g, why);
 
 	if (ret == 0)
-		ret = check_sums(s, g, why);
+		ret = check_sums(s, g, options->stop, why);
 	if (ret == 0) {
 		ret = write_out(s, g, dir, options, why);
 		*out_version = g->version;

@@ -385,3 +385,23 @@ def test_weights_hash(mode, bucket, scratch):
         publish(t, "both 3", "delta 4")
         m.wait_version(t.window(4))
         holds(m.at, states[4])
+
+
+def test_export(bucket, scratch):
+    """A FULL without weights_hash is held to its files' SHA-256, a delta's version to its hash."""
+    states = models.states(214, 2, models.SMALL, skip=("c.scale",))
+    t = grail.Trainer(bucket, states)
+    publish(t, "full 0", "delta 1")
+    path = t.folder(0) / "FULL" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    for version, state in zip((t.window(0), t.window(1)), states):
+        mounted.run("export", bucket, "-q", "-o", scratch / f"{version}", "--version", version)
+        holds(scratch / f"{version}", state)
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for version, says in ((t.window(0), grail.sha256(data)),
+                          (t.window(1), grail.weights_hash(states[1]))):
+        out = scratch / f"bad-{version}"
+        done = mounted.run("export", bucket, "-o", out, "--version", version, check=False)
+        assert done.returncode == 1 and says in done.stderr and not out.exists()
+        mounted.run("export", bucket, "-o", out, "--version", version, "--verify", "off")
