@@ -7,6 +7,8 @@
  * not fit is left out with a sentence, and with it the deltas on top of it, until the next whole
  * checkpoint.
  *
+ * What an earlier run left in the place is set aside by its times (fs/directory_times.c).
+ *
  * What is being uploaded lacks what its scheme writes last: it is counted, and looked at again at
  * the next listing.
  */
@@ -37,10 +39,7 @@ static void problems_release(struct directories *d)
 	d->problem_count = 0;
 }
 
-static int add_problem(struct directories *d, const char *object, size_t len, const char *fmt, ...)
-	PRINTF(4, 5);
-
-static int add_problem(struct directories *d, const char *object, size_t len, const char *fmt, ...)
+int directory_problem(struct directories *d, const char *object, size_t len, const char *fmt, ...)
 {
 	struct dir_problem *grown =
 		realloc(d->problems, (d->problem_count + 1) * sizeof(*d->problems));
@@ -150,11 +149,11 @@ static int check_all(struct maker *k, const struct dir_found *f, const struct di
 	if (*out)
 		return 0;
 	if (name == NULL)
-		return add_problem(k->d, x->key, strlen(x->key),
-				   "is there, and no safetensors file beside it yet");
-	return add_problem(k->d, x->key, strlen(x->key),
-			   "is there, but not all files beside it yet: %s is one of %llu",
-			   SHOWN(name), (unsigned long long)want);
+		return directory_problem(k->d, x->key, strlen(x->key),
+					 "is there, and no safetensors file beside it yet");
+	return directory_problem(k->d, x->key, strlen(x->key),
+				 "is there, but not all files beside it yet: %s is one of %llu",
+				 SHOWN(name), (unsigned long long)want);
 }
 
 static int add_all(struct maker *k, struct manifest_entry *e, const struct dir_found *f)
@@ -245,25 +244,28 @@ static int fits(struct maker *k, const struct dir_found *f, const struct object 
 	if (*out || said)
 		return 0;
 	if (joins)
-		return add_problem(k->d, x->key, strlen(x->key),
-				   "is older than version %llu, which it should apply to: it was "
-				   "left by an earlier run; if it was not, the times mean nothing: "
-				   "--times ignore",
-				   (unsigned long long)*below);
+		return directory_problem(
+			k->d, x->key, strlen(x->key),
+			"is older than version %llu, which it should apply to: it was "
+			"left by an earlier run; if it was not, the times mean nothing: "
+			"--times ignore",
+			(unsigned long long)*below);
 	if (below == NULL && base == 0)
-		return add_problem(k->d, x->key, strlen(x->key),
-				   "applies to version 0, the checkpoint that the run started "
-				   "from: name its directory with --base");
+		return directory_problem(
+			k->d, x->key, strlen(x->key),
+			"applies to version 0, the checkpoint that the run started "
+			"from: name its directory with --base");
 	if (below == NULL)
-		return add_problem(k->d, x->key, strlen(x->key),
-				   "applies to version %llu, which is not here, and no whole "
-				   "checkpoint comes before it",
-				   (unsigned long long)base);
-	return add_problem(k->d, x->key, strlen(x->key),
-			   "version %llu applies to version %llu, but the one before it here is "
-			   "%llu; the next whole checkpoint goes on",
-			   (unsigned long long)f->number, (unsigned long long)base,
-			   (unsigned long long)*below);
+		return directory_problem(k->d, x->key, strlen(x->key),
+					 "applies to version %llu, which is not here, and no whole "
+					 "checkpoint comes before it",
+					 (unsigned long long)base);
+	return directory_problem(
+		k->d, x->key, strlen(x->key),
+		"version %llu applies to version %llu, but the one before it here is "
+		"%llu; the next whole checkpoint goes on",
+		(unsigned long long)f->number, (unsigned long long)base,
+		(unsigned long long)*below);
 }
 
 /* The first file of a whole checkpoint whose name another one has, in another folder; NULL. */
@@ -288,16 +290,17 @@ static int usable(struct maker *k, const struct dir_found *f, size_t i, struct d
 		return 0;
 	k->d->again |= x->again;
 	if (x->why.err != 0)
-		return add_problem(k->d, x->key, len, "%s", x->why.text);
+		return directory_problem(k->d, x->key, len, "%s", x->why.text);
 	if (x->said.delta && x->said.says_version && x->said.version != f->number)
-		return add_problem(
+		return directory_problem(
 			k->d, x->key, len,
 			"says that it is version %llu, and lies in the directory of %llu",
 			(unsigned long long)x->said.version, (unsigned long long)f->number);
 	if (!x->said.delta && double_name(&x->said) != NULL)
-		return add_problem(k->d, x->key, len,
-				   "names two files that are called as \"%s\" is in its folder",
-				   SHOWN(double_name(&x->said)));
+		return directory_problem(
+			k->d, x->key, len,
+			"names two files that are called as \"%s\" is in its folder",
+			SHOWN(double_name(&x->said)));
 	*out = x;
 	return 0;
 }
@@ -368,8 +371,9 @@ static int take_rest(struct maker *k, const struct dir_found *f, bool *io_taken)
 		if (x != NULL && !directory_adds_nothing(x))
 			return 0; /* it was said why */
 		if (x != NULL && f->lone == NULL)
-			return add_problem(k->d, x->key, strlen(x->key),
-					   "is of a whole checkpoint, and there is none beside it");
+			return directory_problem(
+				k->d, x->key, strlen(x->key),
+				"is of a whole checkpoint, and there is none beside it");
 	}
 	if (f->lone == NULL)
 		return 0;
@@ -387,21 +391,23 @@ static int take_in(struct maker *k, const struct dir_found *f)
 	int err = 0;
 
 	if (f->rewritten)
-		return add_problem(k->d, f->newest->key, strlen(f->newest->key),
-				   "is newer than its version's %s: the version is being written "
-				   "again, and shown when that is, too; if the times mean nothing: "
-				   "--times ignore",
-				   k->d->scheme->markers[0]);
+		return directory_problem(
+			k->d, f->newest->key, strlen(f->newest->key),
+			"is newer than its version's %s: the version is being written "
+			"again, and shown when that is, too; if the times mean nothing: "
+			"--times ignore",
+			k->d->scheme->markers[0]);
 	if (!directory_is_finished(f)) {
 		count_unfinished(k->d, f);
 		return 0;
 	}
 	if (!first && below == f->number)
-		return f->number == 0 ? 0
-				      : add_problem(k->d, f->first->key, f->prefix,
-						    "has the number %llu, as another directory; it "
-						    "is ignored",
-						    (unsigned long long)f->number);
+		return f->number == 0
+			       ? 0
+			       : directory_problem(k->d, f->first->key, f->prefix,
+						   "has the number %llu, as another directory; it "
+						   "is ignored",
+						   (unsigned long long)f->number);
 	if (!directory_has_index(f)) {
 		k->broken = false;
 		return take_lone(k, f);
@@ -444,7 +450,7 @@ static int cut(struct directories *d, const struct dir_found *v, size_t *n, stru
 	int err = 0;
 
 	if (d->latest.why.err != 0)
-		err = add_problem(d, "latest", 6, "%s", d->latest.why.text);
+		err = directory_problem(d, "latest", 6, "%s", d->latest.why.text);
 	if (!d->latest.known) {
 		/* Others have a file of that name for purposes of their own. */
 		if (d->latest.why.err != 0 && *n > 0 && s->latest_word != NULL &&
@@ -472,7 +478,7 @@ static struct identity first_of(const struct dir_found *v, size_t n)
 	return (struct identity){0};
 }
 
-static int make(struct maker *k, struct dir_found *v, size_t n)
+static int make(struct maker *k, struct dir_found *v, size_t *n)
 {
 	size_t lo = 0;
 	int err = manifest_new("00000000", &k->m);
@@ -480,21 +486,28 @@ static int make(struct maker *k, struct dir_found *v, size_t n)
 	if (err < 0)
 		return err;
 	k->m->origin = MANIFEST_FOUND;
-	k->m->steps = calloc(2 * n + 1, sizeof(*k->m->steps));
+	k->m->steps = calloc(2 * *n + 1, sizeof(*k->m->steps));
 	if (k->m->steps == NULL)
 		return -ENOMEM;
-	err = cut(k->d, v, &n, k->m);
-	for (size_t i = 0; i < n && !k->q->ignore_times; i++) {
+	err = cut(k->d, v, n, k->m);
+	for (size_t i = 0; i < *n && !k->q->ignore_times; i++) {
 		struct dir_found *f = &v[i];
 
 		f->rewritten = f->marked && f->newest != NULL && f->newest->mtime_ns > f->marked_ns;
 		f->marked = f->marked && !f->rewritten;
 	}
 	if (err == 0)
-		err = directory_indexes_needed(k->d, k->q, v, n, &lo);
+		err = directory_indexes_needed(k->d, k->q, v, *n, &lo);
+	if (err == 0 && !k->q->ignore_times) {
+		const size_t all = *n;
+
+		err = directory_set_aside(k->d, v, n);
+		if (err == 0 && *n < all)
+			err = directory_indexes_needed(k->d, k->q, v, *n, &lo);
+	}
 	if (err == 0 && lo == 0)
-		take_base(k, v, n);
-	for (size_t i = lo; i < n && err == 0; i++)
+		take_base(k, v, *n);
+	for (size_t i = lo; i < *n && err == 0; i++)
 		err = take_in(k, &v[i]);
 	return err;
 }
@@ -509,6 +522,7 @@ int directories_find(struct directories *d, const struct dir_query *q, struct ma
 
 	problems_release(d);
 	d->unfinished = 0;
+	d->younger[0] = '\0';
 	d->again = d->deferred = false;
 	*out = NULL;
 	if (d->indexes == NULL)
@@ -518,7 +532,7 @@ int directories_find(struct directories *d, const struct dir_query *q, struct ma
 	directory_latest(d, q->store, q->listing);
 	err = directory_search(d, q->listing, &v, &n);
 	if (err == 0 && n > 0)
-		err = make(&k, v, n);
+		err = make(&k, v, &n);
 	*out_first = first_of(v, n);
 	directory_indexes_sweep(d, false);
 	free(v);

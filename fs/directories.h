@@ -68,8 +68,11 @@ struct directories {
 	size_t unfinished;	    /* directories without what is written last so far */
 	char unfinished_name[128];  /* one of them */
 	const char *unfinished_for; /* and that */
-	bool again;		    /* something may pass by itself: look soon */
-	bool deferred;		    /* indexes of older versions are still to be read */
+	char younger[128]; /* a whole checkpoint finished after the one with the highest number,
+			    * that; "": none */
+	uint64_t younger_than;
+	bool again;    /* something may pass by itself: look soon */
+	bool deferred; /* indexes of older versions are still to be read */
 	struct {
 		struct identity id; /* of the object it was read from */
 		bool known;
@@ -108,6 +111,18 @@ void directories_release(struct directories *d);
  * -ENOMEM. */
 int directory_search(struct directories *d, const struct listing *l, struct dir_found **out,
 		     size_t *out_count) MUST_CHECK;
+
+/* ---- directory_times.c ---- */
+
+/* Takes out of the versions, which are ascending, those that an earlier run left, or notes that a
+ * run may have begun anew.  Their indexes have been read, as far as they are needed.  -ENOMEM. */
+int directory_set_aside(struct directories *d, struct dir_found *v, size_t *n) MUST_CHECK;
+
+/* ---- directories.c ---- */
+
+/* Adds a sentence about an object.  -ENOMEM. */
+int directory_problem(struct directories *d, const char *object, size_t len, const char *fmt, ...)
+	PRINTF(4, 5);
 
 /* ---- directory_index.c ---- */
 

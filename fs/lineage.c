@@ -235,8 +235,47 @@ static int64_t first_mtime(const struct lineage *l)
 	return s->delta.count > 0 ? MIN(first, s->delta.v[0].object->mtime_ns) : first;
 }
 
+/* Of the superseded objects just below a number: the highest one's, and the longest time between
+ * two neighbours.  NULL: the number directly below has none. */
+static const struct stray *left_below(const struct lineage *l, uint64_t below, int64_t *out_gap)
+{
+	enum { LOOK = 5 };
+	const struct stray *left[LOOK] = {0};
+
+	for (size_t i = 0; i < l->stray_count; i++) {
+		const struct stray *s = &l->strays[i];
+
+		if (s->kind == STRAY_SUPERSEDED && s->number < below && below - s->number <= LOOK)
+			left[below - s->number - 1] = s;
+	}
+	*out_gap = 0;
+	for (size_t i = 0; i + 1 < LOOK && left[i] != NULL && left[i + 1] != NULL; i++) {
+		int64_t gap;
+
+		if (!__builtin_sub_overflow(left[i]->object->mtime_ns,
+					    left[i + 1]->object->mtime_ns, &gap))
+			*out_gap = MAX(*out_gap, gap);
+	}
+	return left[0];
+}
+
+/* Did the step come as soon after what an earlier run left directly below it as that run's objects
+ * came one after the other?  A trainer that began anew would have had to count up to there. */
+static const struct stray *goes_on(const struct lineage *l, const struct step *step)
+{
+	int64_t usual, gap;
+	const struct stray *s = left_below(l, step->number, &usual);
+
+	if (s == NULL || usual <= 0 ||
+	    __builtin_sub_overflow(step->mtime_ns, s->object->mtime_ns, &gap) || gap / 3 > usual)
+		return NULL;
+	return s;
+}
+
 const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint64_t below)
 {
+	const struct step *step = lineage_find(l, below);
+
 	for (size_t i = 0; i < l->stray_count; i++) {
 		const struct stray *s = &l->strays[i];
 
@@ -244,7 +283,7 @@ const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint
 		    s->object->mtime_ns >= first_mtime(l))
 			return s;
 	}
-	return NULL;
+	return step != NULL && above + 1 < below ? goes_on(l, step) : NULL;
 }
 
 bool lineage_is_declared(const struct lineage *l)

@@ -16,7 +16,9 @@
  *
  * What an earlier run left is older than all of this one.  An object that is superseded and yet not
  * older than the run's first may be this run's own (a clock that was set back, a copy that kept
- * some of the times): its number is no hole that a later delta may be applied across.
+ * some of the times): its number is no hole that a later delta may be applied across.  Nor is
+ * one that the earlier run's last object has, if the delta above it came as soon after that as that
+ * run's objects used to come: two trainers write into one place, and it was made for that object.
  */
 #ifndef FS_LINEAGE_H
 #define FS_LINEAGE_H
@@ -110,7 +112,8 @@ const struct named *lineage_named(const struct lineage *l, const char *key);
 void lineage_release(struct lineage *l);
 /* The step of that number, or NULL. */
 const struct step *lineage_find(const struct lineage *l, uint64_t number);
-/* A superseded object with a number between the two that may be this run's own; NULL: none. */
+/* A superseded object with a number between the two that what is at `below` may build on; NULL:
+ * none. */
 const struct stray *lineage_unsure(const struct lineage *l, uint64_t above, uint64_t below);
 /* True for keys that belong to a run and not to its model: anchors/, deltas/, steps/, compact/,
  * leases/, weightfs.json. */

@@ -12,7 +12,8 @@
  * settled once a higher number has been there for the grace time; in v1, which never skips a
  * number, a hole is a missing object.  So is, in any format, a number that we have seen an object
  * for: what follows was made on top of it.  Nor is it one where an object lies that was set aside
- * as an earlier run's without being older than all of this run.
+ * as an earlier run's without being older than all of this run, or that a run goes on from which
+ * should be over (lineage_unsure()).
  */
 #include "fs/run_internal.h"
 
@@ -201,9 +202,9 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 	if (unsure != NULL) {
 		obstacle(
 			r, high->number,
-			"version %llu may build on %.200s, which is older than %.200s but not than "
-			"this run; if it belongs to this run, the times mean nothing: --times "
-			"ignore",
+			"version %llu may build on %.200s, which is older than %.200s and so of "
+			"another run; the next complete anchor goes on; if it belongs to this run, "
+			"the times mean nothing: --times ignore",
 			(unsigned long long)high->number, unsure->object->key,
 			unsure->against->key);
 		return false;
@@ -348,6 +349,7 @@ void plan_remember(struct run *r, const struct plan *p)
 	if (state != NULL)
 		memcpy(r->shown_state, state, sizeof(r->shown_state));
 	r->shown = plan_id(r, p);
+	r->shown_ns = r->lineage.steps[p->last].mtime_ns;
 }
 
 bool plan_hole_legal(struct run *r, const struct plan *p, uint64_t version)

@@ -382,6 +382,22 @@ static bool note_unfinished(const struct run *r, struct run_report *p)
 	return true;
 }
 
+/* Numbers count, but a run may have begun anew. */
+static bool note_younger(const struct run *r, struct run_report *p)
+{
+	const struct directories *d = &r->directories;
+
+	if (r->lineage.own == NULL || d->younger[0] == '\0')
+		return true;
+	if (asprintf(&p->notes[p->note_count],
+		     "%s was finished after version %llu, which has a higher number and is shown: "
+		     "where a run has begun anew, remove what the one before it left",
+		     SHOWN(d->younger), (unsigned long long)d->younger_than) < 0)
+		return false;
+	p->note_count++;
+	return true;
+}
+
 static bool fill_notes(struct run *r, struct run_report *p)
 {
 	const char *text = buf_str(&r->notes);
@@ -389,7 +405,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 
 	for (size_t i = 0; i < r->lineage.stray_count; i++)
 		superseded += r->lineage.strays[i].kind == STRAY_SUPERSEDED;
-	p->notes = calloc(r->notes.len + 5, sizeof(char *));
+	p->notes = calloc(r->notes.len + 6, sizeof(char *));
 	if (p->notes == NULL)
 		return false;
 	while (*text != '\0') {
@@ -414,7 +430,7 @@ static bool fill_notes(struct run *r, struct run_report *p)
 			return false;
 		p->note_count++;
 	}
-	return note_unnamed(r, p) && note_unfinished(r, p);
+	return note_unnamed(r, p) && note_unfinished(r, p) && note_younger(r, p);
 }
 
 static bool had_problem(const struct run_report *p, const char *object, const char *text)

@@ -292,66 +292,6 @@ static int follow_companions(struct run *r)
 	return err;
 }
 
-/* Can all that a state is made of still be read as it was? */
-static bool is_readable(const struct state *s)
-{
-	for (uint32_t i = 0; i < s->sources->blob_count; i++) {
-		struct blob *b = s->sources->blobs[i];
-
-		if (b->handle != NULL && store_settled(b->handle) == -ESTALE)
-			return false;
-	}
-	return true;
-}
-
-/* Was the version shown found to be other than its writer recorded? */
-static bool was_taken_out(const struct run *r)
-{
-	return r->recorded.out > 0 && r->newest != NULL && r->newest->state != NULL &&
-	       strcmp(r->newest->lineage, r->label) == 0 && r->newest->version >= r->recorded.out &&
-	       r->newest->version <= r->recorded.until;
-}
-
-/* Would the plan take back a version of this very run?  An object that goes away or is damaged is
- * no reason to: what is shown does not need it any more, unless it was overwritten where it lies.
- */
-static bool goes_back(const struct run *r, const struct plan *p)
-{
-	return r->newest != NULL && r->newest->state != NULL &&
-	       strcmp(r->newest->lineage, r->label) == 0 &&
-	       r->lineage.steps[p->last].number < r->newest->version && !pointer_rewound(r) &&
-	       !was_taken_out(r) && is_readable(r->newest->state);
-}
-
-static bool stays(struct run *r, const struct plan *p)
-{
-	if (!goes_back(r, p))
-		return false;
-	run_note(r, "version %llu stays, although not all of its objects are there as they were",
-		 (unsigned long long)r->newest->version);
-	return true;
-}
-
-/* Does the plan make the very state that is shown, from other objects, and need those not be
- * touched?  A run that was pruned begins at a later anchor; what is shown then stays, with its
- * inodes, if all of it is near. */
-static bool is_same_state(struct run *r, const struct plan *p)
-{
-	const struct manifest *m = r->lineage.manifest;
-	const struct generation *g = r->newest;
-	uint64_t present, size;
-	const uint8_t *state;
-
-	if (!lineage_is_declared(&r->lineage) || g == NULL || g->state == NULL ||
-	    strcmp(g->lineage, r->label) != 0 || g->version != r->lineage.steps[p->last].number)
-		return false;
-	state = manifest_state(m, g->version);
-	if (state == NULL || memcmp(state, r->shown_state, sizeof(r->shown_state)) != 0)
-		return false;
-	state_progress(g->state, &present, &size);
-	return present == size && is_readable(g->state);
-}
-
 /* Assembles what is to be shown; a version that is not as recorded is taken out, and the one below
  * it is tried.  -EAGAIN: nothing is to be shown instead of what is. */
 static int next_state(struct run *r, struct plan *p, struct state **out,
@@ -364,7 +304,7 @@ static int next_state(struct run *r, struct plan *p, struct state **out,
 		err = run_assemble(r, UINT64_MAX, p, out, &why);
 		if (err < 0)
 			return err == -ENOMEM ? err : -EAGAIN; /* the obstacle says it */
-		if (stays(r, p))
+		if (shown_stays(r, p))
 			err = -EAGAIN;
 		else
 			err = recorded_admit(r, p, *out, out_verified, &why);
@@ -396,11 +336,11 @@ static int advance(struct run *r)
 		return 0;
 	}
 	if (!plan_make(r, UINT64_MAX, &p)) {
-		err = was_taken_out(r) ? publish_start(r) : 0;
+		err = shown_taken_out(r) ? publish_start(r) : 0;
 		recorded_drop(r);
 		return err;
 	}
-	if (plan_is_shown(r, &p) || is_same_state(r, &p) || stays(r, &p)) {
+	if (plan_is_shown(r, &p) || shown_is_same(r, &p) || shown_stays(r, &p)) {
 		recorded_drop(r);
 		return 0;
 	}

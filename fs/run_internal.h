@@ -178,6 +178,7 @@ struct run {
 	struct generation *newest; /* last published, a reference */
 	struct identity shown;	   /* of the objects it is made of */
 	uint8_t shown_state[16];   /* of a declared version: the state it has */
+	int64_t shown_ns;	   /* of its step */
 	int64_t last_mtime_ns;
 	uint64_t backfill; /* versions below this one may still be added to the history; 0: done */
 	unsigned backfilled;
@@ -388,6 +389,14 @@ int assemble_base(struct run *r, struct state **out) MUST_CHECK;
 /* What the objects above a state would be matched to.  Borrows from it. */
 struct target target_of_state(const struct state *s);
 struct target target_make(struct layout *layout, const struct sources *now);
+
+/* shown.c */
+/* Does what is shown stay, although the plan is for a version of the same run below it? */
+bool shown_stays(struct run *r, const struct plan *p);
+/* Was the version shown found to be other than its writer recorded? */
+bool shown_taken_out(const struct run *r);
+/* Does the plan make the very state that is shown, from objects that need not be touched? */
+bool shown_is_same(struct run *r, const struct plan *p);
 
 /* companions.c */
 /* Of what would be shown now. */

@@ -5,6 +5,7 @@ bucket directory (and a base directory, and a shard size) to the list of version
 the exact bytes of every file.
 """
 
+import itertools
 import json
 import os
 import re
@@ -124,6 +125,20 @@ class Oracle:
         return {number for number, path in everything
                 if number not in numbers and path.stat().st_mtime_ns >= first}
 
+    def left(self):
+        """{number: time} of the objects that are left out."""
+        kept = {path for _, path in self.paths()}
+        return {n: path.stat().st_mtime_ns
+                for n, path in Oracle(self.root, trust_times=False).paths() if path not in kept}
+
+    def goes_on(self, number, left):
+        """Does a run that should be over go on with this number, as soon as it used to?"""
+        times = list(itertools.takewhile(
+            lambda t: t is not None, (left.get(n) for n in range(number - 1, number - 6, -1))))
+        usual = max((b - a for b, a in zip(times, times[1:])), default=0)
+        now = max(path.stat().st_mtime_ns for n, path in self.paths() if n == number)
+        return usual > 0 and (now - times[0]) // 3 <= usual
+
     def objects(self):
         """{number: [Object]}."""
         out = {}
@@ -144,7 +159,7 @@ class Oracle:
         """{number: {name: Tensor}} of every version that is whole, in order."""
         objects = self.objects()
         reference = self.reference(objects)
-        unsure = self.unsure()
+        unsure, left = self.unsure(), self.left()
         out, state, previous = {}, None, None
         for number in sorted(objects):
             parts = {}
@@ -155,8 +170,9 @@ class Oracle:
                 state = dict(full)
             elif state is None:
                 continue
-            elif number != previous + 1 and not objects[number][0].holes_legal or any(
-                    previous < n < number for n in unsure):
+            elif number != previous + 1 and (
+                    not objects[number][0].holes_legal or self.goes_on(number, left) or any(
+                        previous < n < number for n in unsure)):
                 state = None
                 continue
             else:

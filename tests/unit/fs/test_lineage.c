@@ -165,6 +165,31 @@ static void unsure(void **state)
 	listing_release(&listing);
 }
 
+/* A run that should be over goes on: told by when its next object comes. */
+static void two_at_once(void **state)
+{
+	struct entry entries[] = {
+		{"anchors/step_1.safetensors", 52}, {"deltas/step_2.safetensors", 10},
+		{"deltas/step_3.safetensors", 21},  {"deltas/step_4.safetensors", 30},
+		{"deltas/step_5.safetensors", 60},
+	};
+	struct listing listing;
+	struct lineage l;
+
+	for (int late = 0; late < 2; late++) {
+		entries[4].mtime_ns = late ? 70 : 60;
+		fill(&listing, entries, ARRAY_LEN(entries));
+		assert_int_equal(lineage_order(&listing, false, &l), 0);
+		assert_int_equal(l.step_count, 2);
+		if (late)
+			assert_null(lineage_unsure(&l, 1, 5));
+		else
+			assert_ptr_equal(lineage_unsure(&l, 1, 5), &l.strays[2]);
+		lineage_release(&l);
+		listing_release(&listing);
+	}
+}
+
 /* The time of what cannot be used says nothing, about others or itself. */
 static void unusable(void **state)
 {
@@ -318,6 +343,7 @@ int main(void)
 		cmocka_unit_test(both_of_one_number),
 		cmocka_unit_test(superseded),
 		cmocka_unit_test(unsure),
+		cmocka_unit_test(two_at_once),
 		cmocka_unit_test(unusable),
 		cmocka_unit_test(strange_names),
 		cmocka_unit_test(declared),
