@@ -122,6 +122,25 @@ int blob_read(struct blob *b, uint64_t off, void *dst, size_t len)
 	return 0;
 }
 
+int blob_lend(struct blob *b, uint64_t off, size_t len, struct blob_loan *out)
+{
+	int rc = -EAGAIN;
+
+	if (b->block != NULL)
+		rc = block_lend(b->block, off, len, &out->loan);
+	else if (b->copy == NULL)
+		rc = store_lend(b->handle, off, len, &out->loan);
+	if (rc == 0)
+		out->blob = blob_ref(b);
+	return rc;
+}
+
+void blob_loan_end(struct blob_loan *l)
+{
+	loan_end(&l->loan);
+	blob_unref(l->blob);
+}
+
 void blob_want(struct blob *b, const struct block_range *ranges, size_t count)
 {
 	if (b->block != NULL)

@@ -31,6 +31,15 @@ void blob_unref(struct blob *b); /* NULL is fine */
 /* Exactly len bytes or -errno (-EBADMSG: the range is not inside). Blocks, with the store's
  * deadline. */
 int blob_read(struct blob *b, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* The bytes as they lie in memory, for the kernel only, until blob_loan_end(); any error: read
+ * them.  Of the block cache: only what has been checked.  The loan keeps the blob: whoever got the
+ * bytes may close the file before the loan has ended.  Does not block. */
+struct blob_loan {
+	struct loan loan;
+	struct blob *blob;
+};
+int blob_lend(struct blob *b, uint64_t off, size_t len, struct blob_loan *out) MUST_CHECK;
+void blob_loan_end(struct blob_loan *l);
 /* Starts fetching what is missing of ranges that lie inside; does not wait. For a local store
  * nothing. */
 void blob_want(struct blob *b, const struct block_range *ranges, size_t count);

@@ -352,6 +352,7 @@ static int take_ready(struct read *r, uint32_t piece)
 {
 	uint32_t last = piece, end = (uint32_t)((r->off + r->len - 1) / PIECE_SIZE);
 	struct disk_file *file = disk_file_ref(r->o->file);
+	uint32_t whole;
 	size_t n;
 	int rc;
 
@@ -361,6 +362,7 @@ static int take_ready(struct read *r, uint32_t piece)
 	r->c->stats.hit_bytes += n;
 	lock_release(&r->c->lock);
 	rc = disk_file_read(file, r->off, r->dst, n);
+	whole = rc == -ENODATA ? (uint32_t)(disk_file_length(file) / PIECE_SIZE) : 0;
 	disk_file_unref(file);
 	if (rc == 0) {
 		advance(r, n);
@@ -368,6 +370,11 @@ static int take_ready(struct read *r, uint32_t piece)
 	}
 	lock_take(&r->c->lock);
 	r->c->stats.hit_bytes -= n;
+	if (rc == -ENODATA) {
+		/* Cut short by somebody: storing what comes next would make holes of the rest. */
+		piece = MIN(piece, whole);
+		last = r->o->pieces - 1;
+	}
 	for (uint32_t p = piece; p <= last; p++)
 		if (r->o->state[p] == PIECE_READY)
 			object_lost_locked(r->o, p, 1);
@@ -457,30 +464,33 @@ static int step(struct read *r)
 
 /* ---- reading: a span ---- */
 
-/* Plans what the range lacks and what prefetch thinks will be next. */
-static void plan_locked(struct read *r, uint32_t first, uint32_t last, struct fill **batch)
+void block_plan_locked(struct block_handle *h, uint64_t off, size_t len, int64_t until,
+		       struct fill **batch)
 {
-	const bool small = r->o->file == NULL || !disk_file_writable(r->o->file) || r->c->write_off;
+	struct block_object *o = h->object;
+	struct blockcache *c = o->cache;
+	const bool small = o->file == NULL || !disk_file_writable(o->file) || c->write_off;
+	uint32_t first = (uint32_t)(off / PIECE_SIZE),
+		 last = (uint32_t)((off + len - 1) / PIECE_SIZE);
+	bool missed = memchr(o->state + first, PIECE_ABSENT, last - first + 1) != NULL;
 	struct prefetch_advice advice;
-	bool missed = memchr(r->o->state + first, PIECE_ABSENT, last - first + 1) != NULL;
 
-	prefetch_read(&r->o->prefetch, small ? &r->c->small_window : &r->c->window, r->o->size,
-		      r->off, r->len, missed, &advice);
+	prefetch_read(&o->prefetch, small ? &c->small_window : &c->window, o->size, off, len,
+		      missed, &advice);
 	if (missed && advice.sequential) {
 		first -= first % BLOCK_PIECES;
-		last = MIN(last | (BLOCK_PIECES - 1), r->o->pieces - 1);
+		last = MIN(last | (BLOCK_PIECES - 1), o->pieces - 1);
 	}
 	if (missed)
-		fill_plan_locked(r->h, first, last - first + 1, FILL_DEMAND, r->until, batch);
+		fill_plan_locked(h, first, last - first + 1, FILL_DEMAND, until, batch);
 	if (advice.len > 0) {
 		uint32_t from = (uint32_t)(advice.off / PIECE_SIZE);
 		uint32_t n = piece_count(advice.off + advice.len) - from, got;
-		struct block_handle *h = r->h;
 
 		got = advice.down ? fill_plan_down_locked(h, from, n, FILL_AHEAD, -1, batch)
 				  : fill_plan_locked(h, from, n, FILL_AHEAD, -1, batch);
 		if (got < n)
-			prefetch_trim(&r->o->prefetch, &advice,
+			prefetch_trim(&o->prefetch, &advice,
 				      MIN((uint64_t)got * PIECE_SIZE, advice.len));
 	}
 }
@@ -499,7 +509,7 @@ static int read_span(struct read *r)
 		.first = first, .last = last, .until = r->until, .next = r->o->readers};
 	r->o->readers = &r->me;
 	object_touch_locked(r->o, first, last);
-	plan_locked(r, first, last, &batch);
+	block_plan_locked(r->h, r->off, r->len, r->until, &batch);
 	lock_release(&r->c->lock);
 	fill_start(batch);
 	while (r->len > 0 && rc == 0)

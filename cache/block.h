@@ -68,6 +68,10 @@ void block_close(struct block_handle *h); /* never blocks on the network; NULL i
 /* Exactly len bytes or -errno: the store's, or -ETIMEDOUT.  Blocks. The range must lie inside. */
 int block_read(struct block_handle *h, uint64_t off, void *dst, size_t len) MUST_CHECK;
 
+/* Bytes that are on disk and have been checked, and in memory: kept from being evicted until
+ * loan_end().  Any error: read them.  Does not block. */
+int block_lend(struct block_handle *h, uint64_t off, size_t len, struct loan *out) MUST_CHECK;
+
 struct block_range {
 	uint64_t off, len;
 };

@@ -163,6 +163,9 @@ struct fill *ring_flush_locked(struct block_object *o);
 void fill_release_list(struct fill *list);
 
 /* block.c */
+/* Plans what a read of the range lacks and what prefetch thinks will be next. */
+void block_plan_locked(struct block_handle *h, uint64_t off, size_t len, int64_t until,
+		       struct fill **batch);
 void block_handle_put(struct block_handle *h);
 
 /* block_object.c */

@@ -75,12 +75,14 @@ void disk_file_unref(struct disk_file *f); /* NULL is fine */
 bool disk_file_writable(const struct disk_file *f);
 /* Bytes that the object's data takes on disk. */
 uint64_t disk_file_allocated(const struct disk_file *f);
+uint64_t disk_file_length(const struct disk_file *f); /* of the data, holes too */
 /* Notes that it was used now. */
 void disk_file_touch(struct disk_file *f);
 /* Records of pieces [first, first + count), 0 where there is none. */
 int disk_file_records(struct disk_file *f, uint32_t first, uint32_t count,
 		      uint64_t *out) MUST_CHECK;
 /* Bytes without a check: for pieces that were checked since the file was opened, by its owner. */
+int disk_file_lend(struct disk_file *f, uint64_t off, size_t len, struct loan *out) MUST_CHECK;
 int disk_file_read(struct disk_file *f, uint64_t off, void *dst, size_t len) MUST_CHECK;
 /* One piece, whole, checked against its record.  -ENOENT: no record; -EBADMSG: does not match (a
  * file that ends too early, too); -EIO ... */

@@ -208,6 +208,13 @@ uint64_t disk_file_allocated(const struct disk_file *f)
 	return fstat(f->data_fd, &st) < 0 ? 0 : (uint64_t)st.st_blocks * 512;
 }
 
+uint64_t disk_file_length(const struct disk_file *f)
+{
+	struct stat st;
+
+	return fstat(f->data_fd, &st) < 0 ? 0 : (uint64_t)st.st_size;
+}
+
 void disk_file_touch(struct disk_file *f)
 {
 	if (f->writable)
@@ -249,6 +256,11 @@ int disk_file_records(struct disk_file *f, uint32_t first, uint32_t count, uint6
 int disk_file_read(struct disk_file *f, uint64_t off, void *dst, size_t len)
 {
 	return file_pread(f->data_fd, dst, len, off);
+}
+
+int disk_file_lend(struct disk_file *f, uint64_t off, size_t len, struct loan *out)
+{
+	return loan_map(f->data_fd, off, len, out);
 }
 
 int disk_file_check(struct disk_file *f, uint32_t piece, void *dst)

@@ -163,6 +163,17 @@ int store_read(struct handle *h, uint64_t off, void *dst, size_t len)
 	return w.err;
 }
 
+int store_lend(struct handle *h, uint64_t off, size_t len, struct loan *out)
+{
+	uint64_t end;
+
+	if (h->store->ops->lend == NULL)
+		return -ENOTSUP;
+	if (add_overflows(off, len, &end) || end > h->size)
+		return -EBADMSG;
+	return h->store->ops->lend(h, off, len, out);
+}
+
 int store_put(struct store *s, const char *key, const struct source *src, struct why *why)
 {
 	char shown[256];

@@ -15,6 +15,7 @@
 #ifndef CACHE_STORE_H
 #define CACHE_STORE_H
 
+#include "cache/loan.h"
 #include "codec/base.h"
 #include "codec/buf.h"
 #include "codec/io.h"
@@ -78,6 +79,7 @@ struct store_ops {
 	int (*settled)(struct handle *h);
 	void (*fetch)(struct fetch *f);
 	void (*close)(struct handle *h);
+	int (*lend)(struct handle *h, uint64_t off, size_t len, struct loan *out); /* optional */
 	int (*put)(struct store *s, const char *key, const struct source *src, struct why *why);
 	int (*put_if)(struct store *s, const char *key, const struct source *src,
 		      const struct put_condition *condition, struct why *why); /* optional */
@@ -125,6 +127,9 @@ void store_fetch(struct fetch *f);
 /* Blocking form: exactly len bytes or an error. -EBADMSG when the range is not inside the object.
  */
 int store_read(struct handle *h, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* The bytes as they lie in memory, if they do and nobody can write them (cache/loan.h); otherwise
+ * an error, and they are to be read.  Does not block. */
+int store_lend(struct handle *h, uint64_t off, size_t len, struct loan *out) MUST_CHECK;
 
 /* Writes an object so that readers see nothing or all of it (temp + fsync + rename).  Creates
  * parent directories. */

@@ -12,8 +12,13 @@
  * leave the root: by openat2(RESOLVE_BENEATH), and where that is missing or refuses an absolute
  * link, by looking where the opened file really lies.
  *
- * Nothing changes after creation but the atomics and the directory behind root_fd (see
- * store_dir_list.c), so no lock is needed.  Reads complete in the calling thread.
+ * Lending cannot look afterwards: then the kernel has the bytes.  So it holds a read lease for as
+ * long as it lends, which is granted only while nobody has the file open for writing, and keeps
+ * whoever wants to waiting in open() for the millisecond that it takes.
+ *
+ * Nothing changes after creation but the atomics, the directory behind root_fd (see
+ * store_dir_list.c), and a handle's lease, which its lock guards.  Reads complete in the calling
+ * thread.
  */
 #include "cache/store_dir.h"
 
@@ -29,12 +34,16 @@
 
 #include "cache/clock.h"
 #include "cache/fileio.h"
+#include "cache/lock.h"
 
 struct dir_handle {
 	struct handle base;
 	int fd;
 	int64_t mtime_ns;
 	struct identity id;
+	struct lock lease_lock; /* LOCK_QUEUE */
+	unsigned leases;	/* who relies on the lease; guarded by it */
+	bool no_lease;		/* this file system or file has none; guarded by it */
 };
 
 static int fd_path(int fd, char *dst, size_t cap)
@@ -188,12 +197,14 @@ static int dir_open(struct store *s, const struct object *object, struct handle 
 	h->base.size = object->size;
 	h->mtime_ns = object->mtime_ns;
 	h->id = object->id;
+	lock_init(&h->lease_lock, LOCK_QUEUE);
 	/* O_NONBLOCK: a fifo may have taken the file's place. */
 	h->fd = store_dir_open_path(d, object->key, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 	rc = h->fd < 0 ? h->fd : check_pinned(h);
 	if (rc < 0) {
 		if (h->fd >= 0)
 			close(h->fd);
+		lock_destroy(&h->lease_lock);
 		free(h);
 		return open_failed(object->key, -rc, why);
 	}
@@ -206,6 +217,7 @@ static void dir_close(struct handle *handle)
 	struct dir_handle *h = (struct dir_handle *)handle;
 
 	close(h->fd);
+	lock_destroy(&h->lease_lock);
 	free(h);
 }
 
@@ -222,23 +234,73 @@ static void dir_fetch(struct fetch *f)
 }
 
 /*
- * A read lease is granted only while nobody has the file open for writing, so asking for one tells.
- * It is given back at once.  Should a writer come in that instant, the kernel signals the lease's
- * holder; SIGIO would kill us, SIGURG is ignored unless somebody asks for it.
+ * A read lease is granted only while nobody has the file open for writing.  Should a writer come
+ * meanwhile, the kernel signals the lease's holder; SIGIO would kill us, SIGURG is ignored unless
+ * somebody asks for it.  The descriptor has one lease for all that rely on it; once a writer waits
+ * there are no more of them, and the last one lets it in.  -EAGAIN: there is a writer; -ENOTSUP:
+ * not our file, or a file system without leases.
  */
+static int lease_take(struct dir_handle *h)
+{
+	int rc = 0;
+
+	lock_take(&h->lease_lock);
+	if (h->no_lease) {
+		rc = -ENOTSUP;
+	} else if (h->leases > 0) {
+		rc = fcntl(h->fd, F_GETLEASE) == F_RDLCK ? 0 : -EAGAIN;
+	} else if (fcntl(h->fd, F_SETSIG, SIGURG) < 0 || fcntl(h->fd, F_SETLEASE, F_RDLCK) < 0) {
+		rc = errno == EAGAIN ? -EAGAIN : -ENOTSUP;
+		h->no_lease = rc == -ENOTSUP;
+	}
+	h->leases += rc == 0;
+	lock_release(&h->lease_lock);
+	return rc;
+}
+
+static void lease_give(struct dir_handle *h)
+{
+	lock_take(&h->lease_lock);
+	if (--h->leases == 0)
+		fcntl(h->fd, F_SETLEASE, F_UNLCK);
+	lock_release(&h->lease_lock);
+}
+
+static void lease_end(struct loan *l)
+{
+	lease_give(l->owner);
+}
+
+static int dir_lend(struct handle *handle, uint64_t off, size_t len, struct loan *out)
+{
+	struct dir_handle *h = (struct dir_handle *)handle;
+	int rc = lease_take(h);
+
+	if (rc < 0)
+		return rc;
+	rc = check_pinned(h);
+	if (rc == 0)
+		rc = loan_map(h->fd, off, len, out);
+	if (rc < 0) {
+		lease_give(h);
+		return rc;
+	}
+	out->give_back = lease_end;
+	out->owner = h;
+	return 0;
+}
+
 static int dir_settled(struct handle *handle)
 {
 	struct dir_handle *h = (struct dir_handle *)handle;
-	int rc = 0;
+	int rc = lease_take(h);
 
-	if (fcntl(h->fd, F_SETSIG, SIGURG) == 0 && fcntl(h->fd, F_SETLEASE, F_RDLCK) == 0) {
-		fcntl(h->fd, F_SETLEASE, F_UNLCK);
-	} else if (errno == EAGAIN) {
-		rc = -EAGAIN;
-	} else {
-		/* Not our file, or a file system without leases: trust a second of silence. */
-		int64_t age;
+	if (rc == 0) {
+		lease_give(h);
+	} else if (rc == -ENOTSUP) {
+		int64_t age; /* trust a second of silence */
 
+		rc = 0;
 		if (!__builtin_sub_overflow(clock_real_ns(), h->mtime_ns, &age) && age >= 0 &&
 		    age < NSEC_PER_SEC)
 			rc = -EAGAIN;
@@ -265,6 +327,7 @@ static const struct store_ops dir_ops = {
 	.open = dir_open,
 	.settled = dir_settled,
 	.fetch = dir_fetch,
+	.lend = dir_lend,
 	.close = dir_close,
 	.put = store_dir_put,
 	.put_if = store_dir_put_if,

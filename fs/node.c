@@ -329,6 +329,17 @@ int node_read(struct node *n, uint64_t off, void *dst, size_t len)
 	return -EISDIR;
 }
 
+int node_lend(struct node *n, uint64_t off, size_t len, struct blob_loan *out)
+{
+	switch (n->kind) {
+	case NODE_WEIGHTS: return state_lend(n->state, n->file, off, len, out);
+	case NODE_BLOB: return blob_lend(n->blob, off, len, out);
+	case NODE_BYTES:
+	case NODE_DIR: break;
+	}
+	return -EAGAIN;
+}
+
 void node_opened(struct node *n)
 {
 	if (n->state)

@@ -109,6 +109,9 @@ struct node *node_walk(struct node *dir, const char *path);
 
 /* Reads from a file node: exactly len bytes, clipped by the caller to size. */
 int node_read(struct node *n, uint64_t off, void *dst, size_t len) MUST_CHECK;
+/* The same bytes as they lie in memory, for the kernel only (blob_lend()); any error: read them.
+ */
+int node_lend(struct node *n, uint64_t off, size_t len, struct blob_loan *out) MUST_CHECK;
 /* Registers fd (taken over, also on failure) with the kernel. */
 int whole_new(int fd, uint64_t size, const struct whole_ops *ops, void *ctx,
 	      struct serving *serving, struct whole **out) MUST_CHECK;

@@ -320,6 +320,32 @@ int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst, si
 	return 0;
 }
 
+int state_lend(const struct state *s, uint32_t file, uint64_t off, size_t len,
+	       struct blob_loan *out)
+{
+	const struct layout_file *f = &s->layout->files[file];
+	const struct layout_tensor *tensors = s->layout->tensors;
+	const struct tensor_source *src;
+	uint32_t first, last;
+
+	if (len < LOAN_MIN || off < f->head_len || off > f->size || len > f->size - off)
+		return -EAGAIN;
+	first = last = tensor_at(s->layout, f, off);
+	for (;; last++) {
+		const uint32_t t = tensors[last].alias;
+
+		if (last >= f->first + f->count || s->sources->v[t].packed ||
+		    s->sources->v[t].dtype != tensors[last].dtype || has_patches(s, t, false) ||
+		    (last > first && !continues(s, last - 1, last)))
+			return -EAGAIN;
+		if (tensors[last].end >= off + len)
+			break;
+	}
+	src = &s->sources->v[tensors[first].alias];
+	return blob_lend(s->sources->blobs[src->blob], src->offset + (off - tensors[first].begin),
+			 len, out);
+}
+
 int state_read_stored(const struct state *s, uint32_t tensor, uint64_t off, void *dst, size_t len)
 {
 	int err = read_stored(s, tensor, off, dst, len);

@@ -83,6 +83,11 @@ void state_unref(struct state *s);
 int state_read(const struct state *s, uint32_t file, uint64_t off, void *dst,
 	       size_t len) MUST_CHECK;
 
+/* The same bytes as they lie in memory, for the kernel only (blob_lend()), where nothing has to be
+ * done to them: no header, no patches, one object.  Any error: read them.  Does not block. */
+int state_lend(const struct state *s, uint32_t file, uint64_t off, size_t len,
+	       struct blob_loan *out) MUST_CHECK;
+
 /* Bytes [off, off + len) of a tensor as it is stored (sources->v[]), patched; off is at an element
  * and the range inside the tensor. */
 int state_read_stored(const struct state *s, uint32_t tensor, uint64_t off, void *dst,

@@ -8,6 +8,9 @@
 #include "cache/blob.h"
 #include "cache/disk.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #define MIB   ((uint64_t)1 << 20)
 #define PIECE ((uint64_t)PIECE_SIZE)
 
@@ -102,6 +105,21 @@ static inline void expect_whole(struct blob *b, uint64_t seed, size_t step)
 {
 	for (uint64_t off = 0; off < b->size; off += step)
 		expect_bytes(b, seed, off, (size_t)MIN(b->size - off, (uint64_t)step));
+}
+
+/* What the kernel finds at a loan's address: written to a file, and read back. */
+static inline bool loan_is(const struct loan *l, uint64_t seed, uint64_t off, size_t len)
+{
+	int fd = memfd_create("loan", MFD_CLOEXEC);
+	uint8_t *bytes = malloc(len);
+	bool same;
+
+	assert_true(fd >= 0 && bytes != NULL);
+	same = write(fd, l->bytes, len) == (ssize_t)len &&
+	       pread(fd, bytes, len, 0) == (ssize_t)len && mem_is(seed, off, bytes, len);
+	free(bytes);
+	close(fd);
+	return same;
 }
 
 static inline uint64_t rng(uint64_t *state)

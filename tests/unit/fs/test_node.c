@@ -34,6 +34,12 @@ __attribute__((weak)) int state_read(const struct state *s, uint32_t file, uint6
 	return 0;
 }
 
+__attribute__((weak)) int state_lend(const struct state *s, uint32_t file, uint64_t off, size_t len,
+				     struct blob_loan *out)
+{
+	return -EAGAIN;
+}
+
 static struct node *text_node(struct nodes *nodes, const char *text)
 {
 	char *copy = strdup(text);
