@@ -21,6 +21,8 @@ PAUSE = EVERY / 2
 # Far above what a load takes, and of which the hunt sees several.
 MAX_HOLD = (20 if SECONDS > 60 else 6) * mounted.SLOW
 SETTLE = MAX_HOLD * 2 / 3
+# Through versions/N: as long in the long form; otherwise there is little to be hunted.
+BY_VERSION = SECONDS if SECONDS > 60 else min(SECONDS, 3)
 SHARDS = 4
 # The guard lets so many versions be current at least.
 ENOUGH = max(2, SECONDS // MAX_HOLD // 2)
@@ -116,11 +118,12 @@ def test_without_it(run):
         assert not any("torn" in load for load, _ in all_loads), "a single tensor is torn"
 
 
+@pytest.mark.timeout(BY_VERSION + mounted.LIFETIME, method="signal")
 def test_by_version(run):
     """Through versions/N nothing is torn, guard or not, and nothing is held."""
     with mount(run, 0) as m:
         m.wait_version(1)
         m.control("pin 1")
-        all_loads = hunt(m, run, m.tree(1), lambda seconds, _: seconds > min(SECONDS, 3))
+        all_loads = hunt(m, run, m.tree(1), lambda seconds, _: seconds > BY_VERSION)
         assert all_loads and [load for load, _ in all_loads if load != [1]] == []
         m.wait_version(run.number)
