@@ -60,22 +60,35 @@ const char *patch_kernel_name(const struct rice_kernel *kernel)
 
 /* ---- where things are ---- */
 
-/* The tail's bytes that n nibbles ask for. */
+/* The sum of 16 nibbles. */
+static uint32_t sum_of_nibbles(uint64_t w)
+{
+	const uint64_t low = UINT64_C(0x0f0f0f0f0f0f0f0f);
+
+	return (uint32_t)(((w & low) + (w >> 4 & low)) * UINT64_C(0x0101010101010101) >> 56);
+}
+
+/* The tail's bytes that n nibbles ask for.  Those of some words are counted together, place by
+ * place, as long as a nibble holds the number. */
 static uint64_t tail_of_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
 				unsigned width)
 {
 	const uint64_t ones = UINT64_C(0x1111111111111111);
 	uint64_t tail = 0;
 
-	for (; n > 0; at += RICE_WORD) {
-		uint32_t many = MIN(n, (uint32_t)NIBBLES);
-		uint64_t w = rice_word(bits, bytes, at) & rice_mask(4 * many);
-		uint64_t high = w >> 1 & w >> 2 & w >> 3 & ones;
+	while (n > 0) {
+		uint64_t of_byte = 0, of_value = 0;
 
-		/* the product's highest nibble is the sum, at most NIBBLES */
-		tail += (high & ~w) * ones >> 60;
-		tail += ((high & w) * ones >> 60) * width;
-		n -= many;
+		for (unsigned i = 0; i < 15 && n > 0; i++, at += RICE_WORD) {
+			uint32_t many = MIN(n, (uint32_t)NIBBLES);
+			uint64_t w = rice_word(bits, bytes, at) & rice_mask(4 * many);
+			uint64_t high = w >> 1 & w >> 2 & w >> 3 & ones;
+
+			of_byte += high & ~w;
+			of_value += high & w;
+			n -= many;
+		}
+		tail += sum_of_nibbles(of_byte) + (uint64_t)sum_of_nibbles(of_value) * width;
 	}
 	return tail;
 }
@@ -137,12 +150,15 @@ static const char *begin(struct rice_reader *r, const struct rice_kernel *kernel
 			 const void *payload, size_t len, enum patch_op op, unsigned width,
 			 uint32_t count, uint32_t elements)
 {
-	/* not the lists behind these: they are large */
-	memset(r, 0, offsetof(struct rice_reader, position_list));
+	/* one by one: the lists behind these are large, and a block may be small */
+	r->list = r->odd = (struct rice_list){0};
 	r->kernel = kernel;
 	r->width = width;
 	r->count = count;
 	r->elements = elements;
+	r->done = r->place = 0;
+	r->odd_at = r->odd_end = r->hole_at = r->hole_end = 0;
+	r->sign = r->nibble = 0;
 	return parse(r, payload, len, op);
 }
 
@@ -195,11 +211,12 @@ RICE_INLINE int take_tail(struct rice_reader *r, const struct rice_spread *s, un
 		bool byte = r->more_list[i] == NIBBLE_BYTE + 1;
 		size_t size = byte ? 1 : width, left = (size_t)(r->tail_end - r->tail);
 		/* with a byte it is u * 16 so far */
-		uint64_t tail = rice_load(r->tail, left, 0), v = rice_get(value, width);
-		uint64_t sum = v & top ? v - (tail & 0xff) : v + (tail & 0xff);
+		uint64_t tail, v = rice_get(value, width), sum;
 
 		if (left < size)
 			return -EBADMSG;
+		tail = RICE_LIKELY(left >= width) ? rice_get(r->tail, width) : *r->tail;
+		sum = v & top ? v - (tail & 0xff) : v + (tail & 0xff);
 		rice_set(value, byte ? sum : tail, width);
 		r->tail += size;
 	}
@@ -246,7 +263,6 @@ static int coded_values(struct rice_reader *r, uint32_t n)
 	};
 	uint32_t room = n; /* n values have no more odd ones */
 
-	memset(r->more_list, 0, n + RICE_SLACK / 2);
 	do {
 		uint32_t took;
 
@@ -258,6 +274,7 @@ static int coded_values(struct rice_reader *r, uint32_t n)
 		took = r->kernel->spread(&s);
 		room -= took;
 		r->odd_at += took;
+		s.more_is_set = true;
 	} while (r->odd_at == r->odd_end && r->odd.left > 0);
 	r->kernel->values[column](r->bits, bytes, r->sign + r->done, n, r->more_list,
 				  r->value_list);

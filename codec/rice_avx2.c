@@ -59,8 +59,7 @@ TARGET_INLINE int ones(const struct rice_list *l, uint32_t want, uint8_t *places
 		else
 			return -EBADMSG;
 		for (unsigned i = 0; i < 8; i++, w >>= 8) {
-			__m128i p = _mm_cvtepu8_epi16(
-				_mm_loadl_epi64((const __m128i *)rice_places[w & 0xff]));
+			__m128i p = _mm_load_si128((const __m128i *)rice_wide_places[w & 0xff]);
 
 			_mm_storeu_si128((__m128i *)(places + 2 * (size_t)n),
 					 _mm_add_epi16(p, base));
@@ -273,6 +272,8 @@ TARGET static uint32_t spread(struct rice_spread *s)
 	uint8_t *more = s->more;
 	uint32_t at = 0;
 
+	for (uint32_t i = 0; !s->more_is_set && i < s->n; i += 32)
+		_mm256_storeu_si256((__m256i *)(more + i), _mm256_setzero_si256());
 	while (at < s->count) {
 		const uint8_t *nibbles = s->nibbles + at;
 		__m128i b = _mm_loadu_si128((const __m128i *)nibbles);

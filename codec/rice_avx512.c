@@ -197,8 +197,8 @@ TARGET static int list(struct rice_list *l, uint8_t *out, uint32_t want)
 		all_values(l, want, &u, true, out);
 	else if (l->k < 15)
 		all_values(l, want, &u, false, out);
-	else /* four fields are more than 56 bits; in place, since each is read before it is set */
-		rice_values(l, want, (const uint16_t *)(const void *)out, out);
+	else /* four fields are more than 56 bits */
+		rice_values(l, want, out);
 	rice_advance(l, want, out, bits);
 	return 0;
 }
@@ -229,6 +229,8 @@ TARGET static uint32_t spread(struct rice_spread *s)
 	uint8_t *more = s->more;
 	uint32_t at = 0, many = s->many;
 
+	for (uint32_t i = 0; !s->more_is_set && i < s->n; i += 64)
+		_mm512_storeu_si512(more + i, _mm512_setzero_si512());
 	while (at < s->count) {
 		const uint8_t *nibbles = s->nibbles + at;
 		__m256i b = _mm256_loadu_si256((const __m256i *)nibbles);

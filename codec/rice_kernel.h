@@ -51,9 +51,10 @@ struct rice_spread {
 	const uint8_t *odds;	/* u16: indices in the block; RICE_SLACK */
 	const uint8_t *nibbles; /* of each, plus one; RICE_SLACK */
 	uint32_t count, from, n;
-	uint8_t *more;	/* what a value is beyond one: at first zeros; room for RICE_MORE */
+	uint8_t *more;	/* what each value is beyond one; room for RICE_MORE */
 	uint8_t *later; /* u16: indices in the chunk of those with nibbles 14 and 15; RICE_SLACK */
 	uint32_t many;	/* of later[] */
+	bool more_is_set; /* by an earlier call, or else it begins with zeros */
 };
 
 struct class_kernel;
@@ -97,8 +98,9 @@ struct rice_kernel {
 	const struct class_kernel *classes; /* class_kernel.h, for the same kind of CPU */
 };
 
-/* For each byte the places of its ones, ascending, and how many they are. */
+/* For each byte the places of its ones, ascending, also as u16, and how many they are. */
 extern const uint8_t rice_places[256][8];
+extern const uint8_t rice_wide_places[256][16];
 extern const uint8_t rice_counts[256];
 
 extern const struct rice_kernel rice_kernel_portable;
@@ -187,47 +189,58 @@ RICE_INLINE uint32_t rice_count(uint64_t v)
 
 /* The bits that the next want ones take, counted from l->unary: places[i] = bits before the i-th
  * one, modulo 65,536; *out_bits = all of them. */
-RICE_INLINE int rice_ones(const struct rice_list *l, uint32_t want, uint16_t *places,
+RICE_INLINE int rice_ones(const struct rice_list *l, uint32_t want, uint8_t *places,
 			  uint64_t *out_bits)
 {
+	const uint64_t ones = UINT64_C(0x0001000100010001);
+	const uint8_t *bits = l->bits;
+	const size_t bytes = l->bytes;
 	uint64_t at = l->unary, from = 0;
 	uint32_t n = 0;
 
 	do {
-		uint64_t w = rice_word(l->bits, l->bytes, at) & rice_mask(RICE_WORD);
+		uint64_t w = rice_word(bits, bytes, at) & rice_mask(RICE_WORD);
 
-		if (at / 8 >= l->bytes)
+		if (at / 8 >= bytes)
 			return -EBADMSG;
 		from = at - l->unary;
-		for (unsigned i = 0; i < RICE_WORD / 8; i++, w >>= 8) {
-			const uint8_t *p = rice_places[w & 0xff];
+		for (uint64_t base = from; base < from + RICE_WORD; base += 8, w >>= 8) {
+			const uint8_t *p = rice_wide_places[w & 0xff];
+			uint8_t *out = places + 2 * (size_t)n;
 
-			for (unsigned j = 0; j < 8; j++)
-				places[n + j] = (uint16_t)(from + 8 * i + p[j]);
 			n += rice_counts[w & 0xff];
+			if (RICE_LIKELY((uint16_t)base <= UINT16_MAX - 7)) {
+				rice_set(out, rice_get(p, 8) + (uint16_t)base * ones, 8);
+				rice_set(out + 8, rice_get(p + 8, 8) + (uint16_t)base * ones, 8);
+				continue;
+			}
+			for (unsigned j = 0; j < 16; j += 2)
+				rice_set16(out + j, (uint16_t)(base + p[j]));
 		}
 		at += RICE_WORD;
 	} while (n < want);
-	*out_bits = from + (uint16_t)(places[want - 1] - from) + 1;
+	*out_bits = from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
 	return 0;
 }
 
-/* From places to values; low is added up as it comes. */
-RICE_INLINE void rice_values(const struct rice_list *l, uint32_t want, const uint16_t *places,
-			     uint8_t *out)
+/* From places to values, in place; entry i is ((place - i) << k) + i + the sum of low parts, and
+ * what does not depend on the place is added up as it comes. */
+RICE_INLINE void rice_values(const struct rice_list *l, uint32_t want, uint8_t *out)
 {
 	const unsigned k = l->k, step = k < 15 ? 4 : 1;
 	const uint32_t mask = (uint32_t)rice_mask(k);
+	const uint8_t *bits = l->bits;
+	const size_t bytes = l->bytes;
 	uint32_t sum = l->next;
 	uint64_t at = l->low;
 
 	for (uint32_t i = 0; i < want; i += step, at += step * k) {
-		uint64_t w = rice_word(l->bits, l->bytes, at);
+		uint64_t w = rice_word(bits, bytes, at);
 
-		for (uint32_t j = i; j < i + step; j++, w >>= k) {
+		for (uint32_t j = 0; j < step; j++, w >>= k, out += 2) {
 			sum += (uint32_t)w & mask;
-			rice_set16(out + 2 * (size_t)j,
-				   (uint16_t)(((uint32_t)(places[j] - j) << k) + sum + j));
+			rice_set16(out, (uint16_t)(((uint32_t)rice_get16(out) << k) + sum));
+			sum -= mask;
 		}
 	}
 }
@@ -295,6 +308,8 @@ RICE_INLINE uint32_t rice_spread(struct rice_spread *s)
 	uint8_t *more = s->more, *later = s->later;
 	uint32_t at = 0, many = s->many;
 
+	if (!s->more_is_set)
+		memset(more, 0, n + RICE_SLACK / 2);
 	for (; at < count; at++) {
 		uint16_t i = (uint16_t)(rice_get16(odds + 2 * (size_t)at) - from);
 

@@ -26,6 +26,14 @@
 
 const uint8_t rice_places[256][8] = {PLACES64(0), PLACES64(64), PLACES64(128), PLACES64(192)};
 
+#undef PLACES
+#define PLACES(b)                                                                                  \
+	{PLACE(b, 0), 0, PLACE(b, 1), 0, PLACE(b, 2), 0, PLACE(b, 3), 0,                           \
+	 PLACE(b, 4), 0, PLACE(b, 5), 0, PLACE(b, 6), 0, PLACE(b, 7), 0}
+
+const uint8_t rice_wide_places[256][16]
+	__attribute__((aligned(16))) = {PLACES64(0), PLACES64(64), PLACES64(128), PLACES64(192)};
+
 #define COUNTS4(b)  RANK(b, 8), RANK((b) + 1, 8), RANK((b) + 2, 8), RANK((b) + 3, 8)
 #define COUNTS16(b) COUNTS4(b), COUNTS4((b) + 4), COUNTS4((b) + 8), COUNTS4((b) + 12)
 #define COUNTS64(b) COUNTS16(b), COUNTS16((b) + 16), COUNTS16((b) + 32), COUNTS16((b) + 48)
@@ -34,12 +42,11 @@ const uint8_t rice_counts[256] = {COUNTS64(0), COUNTS64(64), COUNTS64(128), COUN
 
 static int list(struct rice_list *l, uint8_t *out, uint32_t want)
 {
-	uint16_t places[RICE_CHUNK + RICE_SLACK];
 	uint64_t bits;
 
-	if (rice_ones(l, want, places, &bits) < 0)
+	if (rice_ones(l, want, out, &bits) < 0)
 		return -EBADMSG;
-	rice_values(l, want, places, out);
+	rice_values(l, want, out);
 	rice_advance(l, want, out, bits);
 	return 0;
 }
