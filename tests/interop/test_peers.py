@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import arc, mounted, models, randomrun
+from lib import arc, hfdir, mounted, models, randomrun, skyrl
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
@@ -37,7 +37,7 @@ def states_of(seed, count, scratch):
     rng, state = models.start(seed, SPEC)
     states = [state]
     for i in range(1, count):
-        states.append(dict(state) if i == 3 else randomrun.moved(rng, states[-1]))
+        states.append(dict(states[-1]) if i == 3 else randomrun.moved(rng, states[-1]))
     folder = scratch / "states"
     folder.mkdir()
     for i, one in enumerate(states):
@@ -105,3 +105,29 @@ def test_fireworks(shards, bucket, scratch):
             mounted.wait_until(lambda: not m.status()["problems"], lambda: m.status())
     report = json.loads(mounted.run("verify", "--json", "-q", bucket).stdout)
     assert report["ok"], report
+
+
+def test_skyrl(bucket, scratch):
+    """SkyRL's publisher: deltas in several files on --base, a step without a change; `verify`
+    compares its checksums.  And its engine takes what tests/lib/skyrl.py writes."""
+    states, folder = states_of(73, 6, scratch)
+    for state in states[1:]:
+        state["c.scale"] = states[0]["c.scale"]
+    base = models.write_base(scratch / "base", states[0])
+    ours = skyrl.Trainer(scratch / "ours", states, ranks=2, most=20000)
+    for version in range(1, 6):
+        ours.sums = "older" if version == 2 else "xxh3-128"
+        ours.delta(version)
+    peer("skyrl", "peer_skyrl.py", base, 5, folder, bucket, ours.root, scratch / "local")
+    assert hfdir.whole(scratch / "local" / "weights") == \
+        {n: t.data.tobytes() for n, t in states[5].items()}
+
+    assert len(list((bucket / "delta-00000001").glob("delta-rank*"))) > 1
+    with Mount(bucket, base=base, keep=64) as m:
+        m.wait_version(5)
+        mounted.wait_until(lambda: m.versions() == [0, 1, 2, 3, 4, 5], lambda: m.status())
+        for version, state in enumerate(states):
+            holds(m.tree(version), state)
+        assert m.status()["problems"] == []
+    report = json.loads(mounted.run("verify", "--json", "-q", "--base", base, bucket).stdout)
+    assert report["ok"] and report["hashes"] == 4, report
