@@ -4,8 +4,10 @@
  * from --base or else from the run's own prefix.
  *
  * Weights in any format are left out: stale ones beside current ones would be a trap, since an
- * engine may prefer them.  A companion's node is the same in all generations as long as its object
- * is, so its inode and cached pages are, too.
+ * engine may prefer them.  So is a trainer's state (optimizer.pt and the like), which is large and
+ * nobody's who loads a model; all of it can be read below .weightfs/bucket.  Adapters are no
+ * weights of the model, and are shown.  A companion's node is the same in all generations as long
+ * as its object is, so its inode and cached pages are, too.
  *
  * One that is being written where it lies, or cannot be opened at the moment, is shown as it was
  * before, or not yet: every round asks again, so the signature is made of what is shown, not of
@@ -35,8 +37,8 @@ static bool has_suffix(const char *s, const char *suffix)
 bool companions_weights(const char *key)
 {
 	static const char *const weights[] = {
-		".safetensors", ".bin",	 ".pt",	     ".pth",  ".ckpt",
-		".h5",		".gguf", ".msgpack", ".onnx", ".bin.index.json"};
+		".safetensors", ".bin",	    ".pt",   ".pth",	".ckpt",	  ".h5",
+		".gguf",	".msgpack", ".onnx", ".distcp", ".bin.index.json"};
 
 	for (size_t i = 0; i < ARRAY_LEN(weights); i++)
 		if (has_suffix(key, weights[i]))
@@ -44,7 +46,78 @@ bool companions_weights(const char *key)
 	return false;
 }
 
-static bool is_companion(const struct run *r, const char *key)
+static const struct listing *listing_of(const struct run *r)
+{
+	return r->base != NULL ? &r->base->listing : &r->current->listing;
+}
+
+/* ---- adapters ---- */
+
+static bool is_there(const struct listing *l, const char *dir, size_t len, const char *name)
+{
+	char *key;
+	bool there;
+
+	if (asprintf(&key, "%.*s%s", (int)len, dir, name) < 0)
+		return false; /* out of memory: it is not shown */
+	there = listing_find(l, key) != NULL;
+	free(key);
+	return there;
+}
+
+/* Does the key lie in the directory of an adapter (of LoRA, say), or below it?  *out_len: the
+ * length of that directory's key, slash included; the innermost one. */
+static bool in_adapter(const struct listing *l, const char *key, size_t *out_len)
+{
+	size_t len = strlen(key);
+
+	while (len > 0) {
+		while (len > 0 && key[len - 1] != '/')
+			len--;
+		if (is_there(l, key, len, "adapter_config.json")) {
+			*out_len = len;
+			return true;
+		}
+		len -= len > 0;
+	}
+	return false;
+}
+
+/* A file of an adapter's directory, which is shown as it is; where the model lies in the same one,
+ * only the adapter's own weights. */
+static bool is_adapters(const struct listing *l, const char *key, const char *shown)
+{
+	size_t len;
+
+	if (!in_adapter(l, key, &len))
+		return false;
+	return key + len != shown || strcmp(shown, "adapter_model.safetensors") == 0 ||
+	       strcmp(shown, "adapter_model.bin") == 0;
+}
+
+/* Does it lie in a directory that is called as a version's and holds nothing but an adapter? */
+static bool is_lone_adapter(const struct run *r, const char *key)
+{
+	const struct listing *l = listing_of(r);
+	size_t len, above;
+	char *parent;
+	bool lone;
+
+	if (!in_adapter(l, key, &len) || len == 0 || is_there(l, key, len, "model.safetensors") ||
+	    is_there(l, key, len, LAYOUT_INDEX_NAME))
+		return false;
+	for (above = len - 1; above > 0 && key[above - 1] != '/';)
+		above--;
+	parent = strndup(key, above);
+	lone = parent != NULL && !directories_own(&r->directories, parent);
+	free(parent);
+	return lone;
+}
+
+/* ---- what is shown ---- */
+
+/* Of an object, by the name that it would be shown by. */
+static bool is_companion(const struct run *r, const struct object *o, const char *key)
 {
 	const char *name = strrchr(key, '/');
 
@@ -55,7 +128,7 @@ static bool is_companion(const struct run *r, const char *key)
 	if (r->base == NULL && r->lineage.manifest != NULL && strcmp(key, "index.json") == 0)
 		return false;
 	if (companions_weights(name))
-		return false;
+		return is_adapters(listing_of(r), o->key, key);
 	/* The base's index goes with the base's files.  Where we make the files we make the index,
 	 * and without --base there is one file. */
 	if (strcmp(name, LAYOUT_INDEX_NAME) == 0)
@@ -113,17 +186,13 @@ static const char *shown_name(const struct run *r, const struct state *state, en
 
 	if (pass == PASS_BESIDE)
 		return r->base == NULL && r->lineage.directories &&
-				       directories_own(&r->directories, key)
+				       directories_own(&r->directories, key) &&
+				       !is_lone_adapter(r, key)
 			       ? NULL
 			       : key;
 	if (dir == NULL || strncmp(key, dir, len) != 0 || is_index(r, key + len))
 		return NULL;
 	return key + len;
-}
-
-static const struct listing *listing_of(const struct run *r)
-{
-	return r->base != NULL ? &r->base->listing : &r->current->listing;
 }
 
 static void companion_free(struct companion *c)
@@ -228,7 +297,7 @@ uint64_t companions_signature(struct run *r, const struct state *state)
 			const struct node *node;
 			int err;
 
-			if (name == NULL || !is_companion(r, name))
+			if (name == NULL || !is_companion(r, o, name))
 				continue;
 			node = shown_node(r, o, name, &err);
 			if (node != NULL)
@@ -273,7 +342,7 @@ int companions_put(struct run *r, const struct state *state, struct node *root, 
 			const char *name = shown_name(r, state, pass, o->key);
 			int err = 0;
 
-			if (name != NULL && is_companion(r, name))
+			if (name != NULL && is_companion(r, o, name))
 				err = put_one(r, root, pass, o, name, out_sig);
 			if (err < 0)
 				return err;

@@ -111,7 +111,7 @@ static void add_file(const struct scheme *s, struct dir_found *f, const struct o
 			f->index[i] = o;
 	if (s->lone != NULL && strcmp(name, s->lone) == 0)
 		f->lone = o;
-	f->sign |= matches_any(s->signs, name);
+	f->sign |= matches_any(s->signs, name) && strcmp(name, "adapter_model.safetensors") != 0;
 	if (matches_any(s->markers, name)) {
 		f->marked = true;
 		f->marked_ns = MAX(f->marked_ns, o->mtime_ns);

@@ -19,7 +19,7 @@ from lib import safetensors_py as st
 STEP = re.compile(r"^step_(\d+)\.safetensors$")
 PREFIXES = ("anchors", "deltas", "steps")
 SUFFIXES = ((".indices", ".values"), (".idx", ".val"))
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx", ".distcp")
 INDEX = "model.safetensors.index.json"
 TIED = ("lm_head.weight", "model.embed_tokens.weight")
 
