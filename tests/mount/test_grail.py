@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
 from lib import checks, grail, models, mounted, places
 from lib import safetensors_py as st
@@ -405,3 +408,61 @@ def test_export(bucket, scratch):
         done = mounted.run("export", bucket, "-o", out, "--version", version, check=False)
         assert done.returncode == 1 and says in done.stderr and not out.exists()
         mounted.run("export", bucket, "-o", out, "--version", version, "--verify", "off")
+
+
+# ---- large --------------------------------------------------------------------------------------
+
+COLUMNS = 4096
+MEGABYTES = int(os.environ.get("SOAK_DELTA_MB", "80"))
+
+
+def stream(frame, rows):
+    """Writes a delta of every other element of a tensor of that many rows; the values count."""
+    n = rows * COLUMNS // 2
+    says = {"name": "t", "shape": [rows, COLUMNS], "num_nonzero": n, "value_dtype": "bfloat16",
+            "row_dtype": "uint8", "col_dtype": "uint16", "indices_offset": 0,
+            "indices_size": 3 * n, "rows_size": n, "cols_size": 2 * n, "values_offset": 3 * n,
+            "values_size": 2 * n}
+    step, column = np.zeros(COLUMNS // 2, "u1"), np.full(COLUMNS // 2, 2, "<u2")
+    values = np.arange(16 * COLUMNS, dtype="<u2").tobytes()
+    frame.write(grail.compose(31, [says], step.tobytes()))
+    step[0] = column[0] = 1
+    for _ in range(rows - 1):
+        frame.write(step.tobytes())
+    for _ in range(rows):
+        frame.write(column.tobytes())
+    for _ in range(rows // 32):
+        frame.write(values)
+
+
+@pytest.mark.timeout(mounted.LIFETIME + MEGABYTES)
+def test_memory(bucket):
+    """A delta of SOAK_DELTA_MB megabytes (80) takes no more memory than one of a few."""
+    rows = max(1, MEGABYTES * 1000000 // (5 * COLUMNS // 2) // 32) * 32
+    empty = {"t": st.Tensor("BF16", (1, COLUMNS), np.zeros(COLUMNS, "<u2"))}
+    t = grail.Trainer(bucket, [empty, empty])
+    publish(t, "full 0")
+    head = st.frame(st.pad_text(st.header_json({"t": {
+        "dtype": "BF16", "shape": [rows, COLUMNS], "data_offsets": [0, 2 * rows * COLUMNS]}})))
+    with open(t.folder(0) / "FULL" / "model.safetensors", "wb") as f:
+        f.write(head)
+        f.truncate(len(head) + 2 * rows * COLUMNS)
+    t.delta(1)
+    with open(t.folder(1) / "DELTA" / grail.DELTA, "wb") as f, \
+            zstandard.ZstdCompressor(level=1).stream_writer(f) as frame:
+        stream(frame, rows)
+    with Mount(bucket, args=["--verify", "off"]) as m:
+        m.wait_version(t.window(0))
+        t.ready(1)
+        m.wait_version(t.window(1), mounted.WAIT + MEGABYTES)
+        told = Path(f"/proc/{m.process.pid}/status").read_text()
+        peak = int(re.search(r"VmHWM:\s+(\d+) kB", told).group(1))
+        print(f"{MEGABYTES} MB, peak {peak} kB")
+        if mounted.VARIANT == "release":
+            assert peak < 40000
+        with open(m.at / "model.safetensors", "rb") as f:
+            for row in (0, 1, 31, rows // 2, rows - 1):
+                f.seek(len(head) + 2 * row * COLUMNS)
+                have = np.frombuffer(f.read(2 * COLUMNS), "<u2")
+                want = np.arange(COLUMNS // 2, dtype="<u8") + row * (COLUMNS // 2)
+                assert not have[::2].any() and (have[1::2] == want.astype("<u2")).all(), row
