@@ -52,6 +52,7 @@ _weightfs() {
 	--version-from) _weightfs_offer "$cur" -W $'name\ncount' ;;
 	--format) _weightfs_offer "$cur" -W $'auto\ntrl\nweightfs\nhfdir\ncheckpoints\ngrail\nskyrl\nprime-rl\narc' ;;
 	--verify) _weightfs_offer "$cur" -W $'lazy\neager\noff' ;;
+	--runs) _weightfs_offer "$cur" -W $'auto\none\nseveral' ;;
 	--times) _weightfs_offer "$cur" -W $'trust\nignore' ;;
 	--materialize) _weightfs_offer "$cur" -W $'auto\nalways\nnever' ;;
 	--inotify) _weightfs_offer "$cur" -W $'on\noff' ;;

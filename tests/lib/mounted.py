@@ -76,7 +76,63 @@ def unmount(path):
     subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
 
 
-class Mount:
+class Shown:
+    """What a directory with a .weightfs says: a mount's, or that of a run in it."""
+
+    at = dot = None
+
+    def log_text(self):
+        """What the daemon has said so far."""
+        raise NotImplementedError
+
+    def version(self):
+        """The current version as a number, or None while there is none."""
+        text = (self.dot / "version").read_text().strip()
+        return int(text) if text.isdigit() else None
+
+    def status(self):
+        """status.json, parsed."""
+        return json.loads((self.dot / "status.json").read_text())
+
+    def problem(self, name):
+        """The sentence about an object, or None; names are compared by their end."""
+        for one in self.status()["problems"]:
+            if one["object"] == name:
+                return one["error"]
+        return None
+
+    def control(self, command):
+        """Writes one command and returns the reply line."""
+        fd = os.open(self.dot / "control", os.O_RDWR)
+        try:
+            os.write(fd, command.encode() + b"\n")
+            return os.pread(fd, 4096, 0).decode().strip()
+        finally:
+            os.close(fd)
+
+    def wait_version(self, number, timeout=None):
+        """Waits until this version is the current one."""
+        wait_until(lambda: self.version() == number,
+                   lambda: f"version is {self.version()}, not {number}: "
+                           f"{json.dumps(self.status(), indent=1)}\n{self.log_text()[-3000:]}",
+                   timeout)
+
+    def wait_problem(self, name, timeout=None):
+        """Waits until status names this object and returns the sentence."""
+        return wait_until(lambda: self.problem(name),
+                          lambda: f"no problem with {name}: {self.status()}\n"
+                                  f"{self.log_text()[-3000:]}", timeout)
+
+    def versions(self):
+        """The numbers listed under versions/, ascending."""
+        return sorted(int(name) for name in os.listdir(self.dot / "versions"))
+
+    def tree(self, number):
+        """The directory of one version."""
+        return self.dot / "versions" / str(number)
+
+
+class Mount(Shown):
     """One foreground mount, a context manager.  `at`: its mount point, `dot`: .weightfs in it.
 
     The load guard is off unless a settle time is given: most tests read while versions arrive and
@@ -178,50 +234,17 @@ class Mount:
         """What the daemon has said so far."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    # ---- what it shows --------------------------------------------------------------------
+    def run(self, path):
+        """One of several runs, by its directory."""
+        return RunShown(self, path)
 
-    def version(self):
-        """The current version as a number, or None while there is none."""
-        text = (self.dot / "version").read_text().strip()
-        return int(text) if text.isdigit() else None
 
-    def status(self):
-        """status.json, parsed."""
-        return json.loads((self.dot / "status.json").read_text())
+class RunShown(Shown):
+    """A run of a mount that has several."""
 
-    def problem(self, name):
-        """The sentence about an object, or None; names are compared by their end."""
-        for one in self.status()["problems"]:
-            if one["object"] == name:
-                return one["error"]
-        return None
+    def __init__(self, mount, path):
+        self.mount, self.at = mount, mount.at / path
+        self.dot = self.at / ".weightfs"
 
-    def control(self, command):
-        """Writes one command and returns the reply line."""
-        fd = os.open(self.dot / "control", os.O_RDWR)
-        try:
-            os.write(fd, command.encode() + b"\n")
-            return os.pread(fd, 4096, 0).decode().strip()
-        finally:
-            os.close(fd)
-
-    def wait_version(self, number, timeout=None):
-        """Waits until this version is the current one."""
-        wait_until(lambda: self.version() == number,
-                   lambda: f"version is {self.version()}, not {number}: "
-                           f"{json.dumps(self.status(), indent=1)}\n{self.log_text()[-3000:]}",
-                   timeout)
-
-    def wait_problem(self, name, timeout=None):
-        """Waits until status names this object and returns the sentence."""
-        return wait_until(lambda: self.problem(name),
-                          lambda: f"no problem with {name}: {self.status()}\n"
-                                  f"{self.log_text()[-3000:]}", timeout)
-
-    def versions(self):
-        """The numbers listed under versions/, ascending."""
-        return sorted(int(name) for name in os.listdir(self.dot / "versions"))
-
-    def tree(self, number):
-        """The directory of one version."""
-        return self.dot / "versions" / str(number)
+    def log_text(self):
+        return self.mount.log_text()
