@@ -1,4 +1,4 @@
-"""Several runs in one source: a directory each, that come and go, with the bytes of a mount of each."""
+"""Several runs in one source: a directory each, that come and go, with a single run's bytes."""
 
 import json
 import os
@@ -41,8 +41,8 @@ def strangers(root):
 
 
 def wait_there(path):
-    """A run's directory."""
-    wait_until(path.is_dir, f"{path} does not come")
+    """A run, as such: before its first anchor it is a directory like any."""
+    wait_until((path / ".weightfs").is_dir, f"{path} does not come")
 
 
 def same_tensors(top, state):
@@ -114,7 +114,7 @@ def test_coming_and_going(bucket):
         before = (m.at / "a").stat().st_ino
         begin(bucket / "later" / "b", STATES[:1])
         wait_there(m.at / "later" / "b")
-        assert m.run("later/b").version() == 1
+        m.run("later/b").wait_version(1)
         want = oracle.Oracle(bucket / "a").files(2)[MODEL]
         fd = os.open(m.at / "a" / MODEL, os.O_RDONLY)
         ino, stop, seen = os.fstat(fd).st_ino, threading.Event(), []
@@ -132,6 +132,7 @@ def test_coming_and_going(bucket):
         assert [one["path"] for one in m.status()["runs"]] == ["later/b"]
         begin(bucket / "a", STATES[4:6])
         wait_there(m.at / "a")
+        m.run("a").wait_version(2)
         again = oracle.Oracle(bucket / "a").files(2)
         checks.assert_tree(m.at / "a", again)
         assert (m.at / "a").stat().st_ino != before
@@ -155,6 +156,7 @@ def test_an_empty_source(bucket):
             wait_there(m.at / "x" / "one")
             said = wait.communicate(timeout=mounted.WAIT)[1]
             assert wait.returncode == 1 and "several runs" in said, said
+        m.run("x/one").wait_version(2)
         checks.assert_tree(m.at / "x" / "one", oracle.Oracle(bucket / "x" / "one").files(2))
         assert not (m.dot / "version").exists() and not (m.dot / "versions").exists()
         # Whatever comes to the top now is shown as it lies, and said.
@@ -171,7 +173,7 @@ def test_forced(bucket):
         assert "waiting: no run" in m.status()["line"]
         begin(bucket / "r", STATES[:1])
         wait_there(m.at / "r")
-        assert m.run("r").version() == 1
+        m.run("r").wait_version(1)
     with Mount(bucket, args=["--runs", "one"]) as m:
         assert m.version() is None and m.status()["state"] == "waiting"
         assert (m.at / "r" / "config.json").exists()
@@ -281,6 +283,12 @@ def remote(request, scratch, monkeypatch):
         yield Remote(place, scratch / "source")
 
 
+def stored(m):
+    """Is all on disk that came?"""
+    told = m.status()["blocks"]
+    return told["stored_bytes"] == told["fetched_bytes"]
+
+
 def test_killed_and_offline(remote, scratch):
     """Every byte from each kind of place; killed, a warm cache has all runs without the network."""
     names = ["a", "team/b"]
@@ -304,6 +312,7 @@ def test_killed_and_offline(remote, scratch):
                     m.run(name).control(f"pin {version}")
                     checks.assert_tree(m.run(name).tree(version), want[name].files(version))
             assert (m.at / "lora" / "adapter_model.safetensors").read_bytes() == ADAPTER
+            wait_until(lambda: stored(m), lambda: m.status()["blocks"])
             m.process.send_signal(signal.SIGKILL)
             m.process.wait()
     remote.place.gone()
@@ -318,6 +327,7 @@ def test_killed_and_offline(remote, scratch):
         begin(remote.root / "d", STATES[:1])
         remote.place.upload(remote.root)
         wait_there(m.at / "d")
+        m.run("d").wait_version(1)
         checks.assert_tree(m.at / "d", oracle.Oracle(remote.root / "d").files(1))
 
 
