@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from lib import hfdir, models, mounted
+from lib import hfdir, models, mounted, publishing
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
@@ -182,6 +182,27 @@ def test_export(bucket, scratch):
     mounted.run("export", bucket, "--verify", "off", "-o", scratch / "out")
     mounted.run("export", bucket, "--version", "2", "-o", scratch / "two")
     holds(scratch / "two", states[2])
+
+
+def test_states(bucket, scratch):
+    """eager compares the states of weightfs.json, too: a version that has another is not shown."""
+    states = models.states(90, 2, models.TINY)
+    for n, state in enumerate(states, 1):
+        publishing.write_checkpoint(scratch / str(n), state)
+        mounted.run("publish", scratch / str(n), bucket, "--state-dir", scratch / "state")
+    with Mount(bucket, args=["--verify", "eager"]) as m:
+        m.wait_version(2)
+        verified(m, "yes")
+        holds(m.at, states[1])
+    anchor = next((bucket / "anchors").rglob("*.safetensors"))
+    blob, times = bytearray(anchor.read_bytes()), anchor.stat()
+    blob[-1] ^= 1
+    anchor.write_bytes(blob)
+    os.utime(anchor, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with Mount(bucket, args=["--verify", "eager"]) as m:
+        mounted.wait_until(lambda: m.status()["problems"], m.status)
+        assert "has the state" in m.status()["problems"][0]["error"]
+        assert m.status()["state"] == "waiting"
 
 
 def test_not_known(bucket):

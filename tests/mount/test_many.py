@@ -60,6 +60,16 @@ def test_local(kind, bucket):
         assert len(os.listdir(m.work / "cache")) < 200
 
 
+def newest_first(server, weights):
+    """The newest version was read while indexes of old ones were not; by now all of them are."""
+    targets = [line.target for line in server.s3.seen]
+    first = next(i for i, target in enumerate(targets)
+                 if weights in target and "index.json" not in target)
+    indexes = {target for target in targets if "index.json" in target}
+    assert len([t for t in targets[:first] if "index.json" in t]) <= 1024
+    assert len(indexes) == COUNT - COUNT // 20 - 1
+
+
 @pytest.mark.parametrize("kind", list(longrun.KINDS))
 def test_s3(kind, bucket, monkeypatch):
     """In S3: three to six small requests a look, and of a new version its own objects."""
@@ -82,6 +92,8 @@ def test_s3(kind, bucket, monkeypatch):
                     server.s3.count("", mark) <= 6 * (scans(m)[0] - before[0] + 1)
 
             mounted.wait_until(rested, "it goes on listing")
+            if kind == "directories":
+                newest_first(server, f"weight_v{COUNT:06d}/model")
             number = COUNT + 1
             mark = server.s3.mark()
             writer.version(number)

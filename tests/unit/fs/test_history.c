@@ -239,6 +239,37 @@ static void a_new_lineage_replaces_the_number(void **unused)
 	history_free(h);
 }
 
+static void taken_out_versions_go(void **unused)
+{
+	struct history *h = history_new(8);
+	struct generation *open;
+	uint64_t ino[6];
+
+	for (uint64_t v = 1; v <= 5; v++)
+		ino[v] = publish(h, v, "aaaaaaaa");
+	assert_int_equal(history_pin(h, 4), 0);
+	open = history_version(h, 5);
+	__atomic_fetch_add(&open->state->opens, 1, __ATOMIC_RELAXED);
+	publish(h, 2, "aaaaaaaa");
+	history_drop(h, 3, UINT64_MAX);
+	assert_int_equal(version_of(history_current(h)), 2);
+	assert_int_equal(version_of(history_newest(h)), 2);
+	for (uint64_t v = 3; v <= 5; v++)
+		assert_null(history_version(h, v));
+	assert_int_equal(version_of(history_version(h, 1)), 1);
+	assert_false(alive(ino[3]) || alive(ino[4]));
+	assert_true(alive(ino[5]));
+	__atomic_fetch_sub(&open->state->opens, 1, __ATOMIC_RELAXED);
+	generation_unref(open);
+	history_tick(h);
+	assert_false(alive(ino[5]));
+	/* The newest is never dropped. */
+	history_drop(h, 0, UINT64_MAX);
+	assert_int_equal(version_of(history_newest(h)), 2);
+	assert_null(history_version(h, 1));
+	history_free(h);
+}
+
 static void hold_keeps_current(void **unused)
 {
 	struct history *h = history_new(1);
@@ -475,6 +506,7 @@ int main(void)
 		cmocka_unit_test(keeps_what_is_pinned),
 		cmocka_unit_test(asked_for_versions_take_no_place),
 		cmocka_unit_test(a_new_lineage_replaces_the_number),
+		cmocka_unit_test(taken_out_versions_go),
 		cmocka_unit_test(hold_keeps_current),
 		cmocka_unit_test(loads_keep_current),
 		cmocka_unit_test(subscriber_hears_of_changes),
