@@ -2,10 +2,10 @@
 /*
  * Format "safetensors": a plain checkpoint file.
  *
- * Every key is a whole tensor of that name; metadata is not looked at.  This is what a base model's
- * shards are, and what an anchor is that some other trainer wrote.  Takes any file that the readers
- * before it in the registry did not recognise, and never has a sparse part, so there is nothing to
- * encode.
+ * Every key is a whole tensor of that name; of the metadata only ModelExpress's checksums count.
+ * This is what a base model's shards are, and what an anchor is that some other trainer wrote.
+ * Takes any file that the readers before it in the registry did not recognise, and never has a
+ * sparse part, so there is nothing to encode.
  */
 #include "codec/readers.h"
 
@@ -26,6 +26,7 @@ static int full_open(const struct st_header *header, const struct side *side, st
 	for (size_t i = 0; i < header->count; i++)
 		part_full(&delta->parts[i], header, &header->tensors[header->by_name[i]]);
 	delta->count = header->count;
+	hfdir_adler(header, delta);
 	snprintf(delta->generation, sizeof(delta->generation), "safetensors");
 	return 0;
 }

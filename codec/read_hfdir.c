@@ -43,6 +43,26 @@ static void take_checksum(const struct st_header *header, struct part *part)
 		}
 }
 
+void hfdir_adler(const struct st_header *header, struct delta *delta)
+{
+	static const char prefix[] = "mx.adler32:";
+	const size_t n = sizeof(prefix) - 1;
+
+	for (size_t i = 0; i < header->meta_count; i++) {
+		const struct st_meta *meta = &header->meta[i];
+		struct part *part;
+
+		if (strncmp(meta->key, prefix, n) != 0 ||
+		    strlen(meta->value) != checksum_digits(CHECKSUM_ADLER32))
+			continue;
+		part = (struct part *)delta_find(delta, meta->key + n);
+		if (part != NULL && part->checksum_kind == CHECKSUM_NONE) {
+			part->checksum = meta->value;
+			part->checksum_kind = CHECKSUM_ADLER32;
+		}
+	}
+}
+
 static int hfdir_open(const struct st_header *header, struct delta *delta, const char *generation,
 		      struct why *why)
 {
@@ -51,7 +71,7 @@ static int hfdir_open(const struct st_header *header, struct delta *delta, const
 	if (err != 0)
 		return err;
 	for (size_t i = 0; i < header->count; i++) {
-		const struct st_tensor *t = &header->tensors[i];
+		const struct st_tensor *t = &header->tensors[header->by_name[i]];
 
 		if (t->dtype != ST_U8 || t->rank != 1 || t->begin == t->end)
 			return why_set(why, EBADMSG,
@@ -69,6 +89,7 @@ static int hfdir_open(const struct st_header *header, struct delta *delta, const
 		};
 		take_checksum(header, &delta->parts[i]);
 	}
+	hfdir_adler(header, delta);
 	snprintf(delta->generation, sizeof(delta->generation), "%s", generation);
 	return 0;
 }

@@ -37,6 +37,10 @@ enum trl_encoding { TRL_NONE, TRL_RAW, TRL_GAP, TRL_MIXED };
 /* Describes a tensor of the file as a FULL part; name and shape stay the header's. */
 void part_full(struct part *part, const struct st_header *header, const struct st_tensor *tensor);
 
+/* The checksums that ModelExpress puts into the metadata of any shard, "mx.adler32:" before the
+ * tensor's name; parts are all there, in name order.  (codec/read_hfdir.c) */
+void hfdir_adler(const struct st_header *header, struct delta *delta);
+
 /* A decimal number as Python's str() has it, or -1: for people and lineage, not needed to read. */
 int64_t meta_number(const struct st_header *header, const char *key);
 

@@ -184,6 +184,29 @@ def test_export(bucket, scratch):
     holds(scratch / "two", states[2])
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_whole_checkpoints(right, bucket):
+    """ModelExpress's sums in a whole checkpoint: one that is damaged is not shown at all."""
+    states = models.states(91, 3, models.TINY)
+    t = hfdir.Trainer(bucket, states, sums="adler32")
+    sums = {f"mx.adler32:{n}": hfdir.CHECKSUMS["adler32"](x) for n, x in t.bytes_of(1).items()}
+    if not right:
+        sums[next(k for k in sums if k.endswith("weight"))] = "00000002"
+    t.folder(1).mkdir(parents=True)
+    t.put(1, MODEL, st.dump(states[1], {"format": "pt", **sums}))
+    if right:
+        t.delta(2)
+    for mode in ("lazy", "eager"):
+        with Mount(bucket, args=["--verify", mode]) as m:
+            if right:
+                m.wait_version(2)
+                verified(m, "yes")
+            else:
+                mounted.wait_until(lambda: m.status()["state"] == "waiting" and
+                                   m.status()["problems"], m.status)
+                assert "checksum" in m.problem("weight_v000001/model.safetensors")
+
+
 def test_states(bucket, scratch):
     """eager compares the states of weightfs.json, too: a version that has another is not shown."""
     states = models.states(90, 2, models.TINY)
