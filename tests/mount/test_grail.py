@@ -206,6 +206,10 @@ def test_late_full(bucket):
         publish(t, "delta 3", "delta 4")
         m.wait_version(t.window(4))
         holds(m.at, states[4])
+        with Mount(bucket) as fresh:
+            fresh.wait_version(t.window(4))
+            holds(fresh.at, states[4])
+            assert fresh.status()["anchor"] == t.window(0)
         (bucket / "elsewhere").rename(model)
         os.utime(model)
         (t.folder(3) / "FULL" / "metadata.json").touch()
