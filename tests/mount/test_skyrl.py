@@ -11,6 +11,7 @@ from lib import safetensors_py as st
 from lib.mounted import Mount
 
 MODEL = "model.safetensors"
+FILE = "delta-rank00000-file000000.safetensors"
 SPEC = {**models.SMALL, "one.f32": ("F32", (3, 7001)), "q.f8": ("F8_E4M3", (64, 33)),
         "q.i8": ("I8", (1000,)), "h.f16": ("F16", (17, 5)), "none": ("BF16", (0, 4))}
 
@@ -106,12 +107,15 @@ def test_chain(bucket, scratch):
 
 def test_wrong_base(bucket, scratch):
     """Another checkpoint than the trainer's: of another shape it is refused at once, of the same
-    shapes verify tells."""
+    shapes verify tells, and a mount that verifies shows nothing of it."""
     states = models.states(73, 2, models.MINI)
     skyrl.Trainer(bucket, states).delta(1)
     other = models.write_base(scratch / "other", models.states(74, 1, models.MINI)[0])
     done = mounted.run("verify", bucket, "--base", other, check=False)
     assert done.returncode == 1 and "checksum" in done.stdout and "--base" in done.stdout
+    with Mount(bucket, base=other, args=["--verify", "eager"]) as m:
+        assert "has the checksum" in m.wait_problem("delta-00000001/" + FILE)
+        assert m.version() == 0 and m.versions() == [0]
     larger = {n: (d, (*s[:-1], s[-1] + 1) if s else s) for n, (d, s) in models.MINI.items()}
     odd = models.write_base(scratch / "odd", models.states(74, 1, larger)[0])
     with Mount(bucket, base=odd) as m:
@@ -133,9 +137,6 @@ def first(**what):
 def without(key):
     """Takes a member away from the first tensor."""
     return lambda manifest: manifest["tensors"][0].pop(key)
-
-
-FILE = "delta-rank00000-file000000.safetensors"
 
 
 @pytest.mark.parametrize("edit, where, sentence", [
