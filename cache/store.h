@@ -102,6 +102,7 @@ struct store {
 	 * for anything: it pins what the listing said, and fetches find out (so a warm cache works
 	 * offline). */
 	bool remote;
+	bool far; /* a directory whose bytes come over a network, or from some other program */
 	struct blockcache *blocks; /* borrowed; set by whoever composes the layers, before the first
 				      blob; NULL: none */
 };

@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -351,6 +352,29 @@ static int root_failed(const char *path, int err, struct why *why)
 	}
 }
 
+/* Do its bytes come over a network, or from some program? */
+static bool is_far(int fd)
+{
+	static const uint32_t far[] = {
+		0x6969,	    /* NFS */
+		0xff534d42, /* CIFS */
+		0xfe534d42, /* SMB2 */
+		0x00c36400, /* Ceph */
+		0x0bd00bd0, /* Lustre */
+		0x47504653, /* GPFS */
+		0x5346414f, /* AFS */
+		0x65735546, /* FUSE */
+	};
+	struct statfs st;
+
+	if (fstatfs(fd, &st) < 0)
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(far); i++)
+		if ((uint32_t)st.f_type == far[i])
+			return true;
+	return false;
+}
+
 int store_dir_new(const char *path, bool follow, struct store **out, struct why *why)
 {
 	struct dir_store *d = calloc(1, sizeof(*d));
@@ -368,6 +392,8 @@ int store_dir_new(const char *path, bool follow, struct store **out, struct why 
 		rc = root_failed(path, errno, why);
 	else if ((d->base.name = strdup(path)) == NULL)
 		rc = why_set(why, ENOMEM, "out of memory");
+	if (rc == 0)
+		d->base.far = is_far(d->root_fd);
 	if (rc == 0)
 		*out = &d->base;
 	else

@@ -247,10 +247,13 @@ int recorded_admit(struct run *r, const struct plan *p, const struct state *stat
 
 /* ---- after it has ---- */
 
-static bool is_near(const struct state *s)
+/* Whole, on this machine: nothing is fetched for the sake of comparing. */
+static bool is_near(const struct run *r, const struct state *s)
 {
 	uint64_t present, size;
 
+	if (r->config.store->far || (r->config.base != NULL && r->config.base->far))
+		return false;
 	state_progress(s, &present, &size);
 	return present == size;
 }
@@ -347,7 +350,7 @@ void recorded_follow(struct run *r)
 		return;
 	if (k->work == NULL)
 		k->work = check_work_new();
-	if (k->work != NULL && !check_work_busy(k->work) && is_near(r->newest->state))
+	if (k->work != NULL && !check_work_busy(k->work) && is_near(r, r->newest->state))
 		check_work_start(k->work, r->newest->state, &k->checks);
 }
 

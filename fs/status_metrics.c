@@ -81,6 +81,12 @@ static void metrics_view(const struct status_view *v, struct buf *out)
 	metrics_info(v, out);
 	metric_version(out, "weightfs_version", "Version that the plain paths show.", v->current);
 	metric_version(out, "weightfs_newest_version", "Newest whole version.", v->newest);
+	status_metric_head(
+		out, "weightfs_verified", "gauge",
+		"Of what is recorded of the current version's tensors: 1 all was compared, "
+		"0.5 a part, 0 nothing.");
+	buf_addf(out, "weightfs_verified %g\n",
+		 v->weights ? 0.5 * __atomic_load_n(&v->current->verified, __ATOMIC_RELAXED) : 0.0);
 	status_metric(out, "weightfs_versions_kept", "gauge", "Versions that can be opened.",
 		      v->kept_count);
 	status_metric(out, "weightfs_open_handles", "gauge",
