@@ -1,7 +1,8 @@
 """Any run in any format: adapters from lib/randomrun.py's steps to the writers of each format.
 
     writer = WRITERS["trl-v3"](root, scratch, seed)
-    writer.write(segments)            # all of the run, objects a second apart
+    writer.write(segments)            # all of the run, objects a second apart; or step by step:
+    for _ in writer.steps(segments):  # with the times that it is
     writer.states                     # {version: state} of what a mount must show
     writer.mount_args                 # e.g. --base
 
@@ -25,27 +26,53 @@ class Writer:
     """What all have in common: numbers from 1, and the clock."""
 
     dtypes = randomrun.DTYPES
+    gap = 1  # between the numbers of versions
+    rising = False  # numbers never begin again
 
     def __init__(self, root, scratch, seed):
         self.root, self.scratch = Path(root), Path(scratch)
         self.rng = np.random.default_rng([seed, 1])
         self.clock = int(time.time()) - 100000
         self.states, self.mount_args, self.stamped = {}, [], {}
+        self.pause = 0.02  # file systems count in ticks of some milliseconds
+        self.left = False  # objects of an earlier run are there, and status says so
 
     def write(self, segments):
         """All of the run."""
+        self.pause = 0
+        for _ in self.steps(segments):
+            self.stamp()
+
+    def steps(self, segments):
+        """The same, one step after the other, and not so fast that times cannot tell them apart."""
         for i, steps in enumerate(segments):
             self.states, before = {}, None
             self.begin(steps, i > 0)
             for number, (kind, state) in enumerate(steps, 1):
                 last = number == len(steps)
+                folder = self.folder(number)
+                if folder:
+                    shutil.rmtree(folder, ignore_errors=True)
                 if self.step(number, kind, before, state, last):
-                    self.states[number] = state
-                self.stamp()
+                    self.states[number * self.gap] = state
+                yield
+                time.sleep(self.pause)
                 before = state
 
     def begin(self, steps, again):
         """A trainer starts, possibly where another was."""
+
+    def folder(self, number):
+        """Where all of a version goes, and nothing of another; None: nowhere."""
+
+    def start(self, steps, again):
+        """Of directories: a trainer that begins again clears the place, or leaves what is there.
+        (Where all are whole, or numbers never begin again, the highest number of all counts.)"""
+        self.left = again and not self.rising and any(s.kind == "delta" for s in steps) and \
+            self.rng.random() < 0.5
+        if again and not self.left:
+            shutil.rmtree(self.root)
+            self.root.mkdir()
 
     def stamp(self):
         """What is new since the last time is a second younger than all before."""
@@ -118,10 +145,6 @@ class Checkpoints(Writer):
             shutil.rmtree(self.root)
             self.root.mkdir()
 
-    def write(self, segments):
-        super().write(segments)
-        self.states = {n * self.gap: state for n, state in self.states.items()}
-
     def step(self, number, kind, before, state, last):
         shards = int(self.rng.integers(1, 3)) if len(state) > 1 else 1
         publishing.write_checkpoint(self.root / f"checkpoint-{number * self.gap}", state, shards)
@@ -129,15 +152,12 @@ class Checkpoints(Writer):
 
 
 class HfDir(Writer):
-    """slime's directories.  It begins on a base, or with a whole checkpoint; when it starts again
-    it removes what was there."""
+    """slime's directories.  It begins on a base, or with a whole checkpoint."""
 
     encoding = "xor"
 
     def begin(self, steps, again):
-        if again:
-            shutil.rmtree(self.root)
-            self.root.mkdir()
+        self.start(steps, again)
         self.based = not again and self.rng.random() < 0.5
         if self.based:
             base = models.write_base(self.scratch / "base", steps[0].state)
@@ -147,6 +167,9 @@ class HfDir(Writer):
                                      shards=int(self.rng.integers(1, 4)),
                                      stated=bool(self.rng.random() < 0.5),
                                      sums=str(self.rng.choice(["xxh3-128", "adler32"])))
+
+    def folder(self, number):
+        return self.trainer.folder(number)
 
     def step(self, number, kind, before, state, last):
         if number == 1 and self.based:
@@ -171,17 +194,14 @@ class Arc(Writer):
     """Fireworks' snapshots; the first is whole, the numbers have gaps."""
 
     def begin(self, steps, again):
-        if again:
-            shutil.rmtree(self.root)
-            self.root.mkdir()
-        self.gap = int(self.rng.integers(1, 9))
+        self.start(steps, again)
+        self.gap = self.gap if again else int(self.rng.integers(1, 9))
         most = min(3, len(steps[0].state))
         self.out = arc.Trainer(self.root, int(self.rng.integers(1, most + 1)),
                                whole=bool(self.rng.random() < 0.5))
 
-    def write(self, segments):
-        super().write(segments)
-        self.states = {n * self.gap: state for n, state in self.states.items()}
+    def folder(self, number):
+        return self.out.folder(number * self.gap)
 
     def step(self, number, kind, before, state, last):
         at = number * self.gap
@@ -195,19 +215,18 @@ class Arc(Writer):
 class Grail(Writer):
     """grail's windows: an anchor has a delta, too, but for the first."""
 
+    gap = 30
+    rising = True
     dtypes = randomrun.FLOATS
 
     def begin(self, steps, again):
-        if again:
-            shutil.rmtree(self.root)
-            self.root.mkdir()
+        self.start(steps, again)
         self.out = grail.Trainer(self.root, {}, int(self.rng.choice([2, 3, 31])),
                                  shards=int(self.rng.integers(1, 3)) if len(steps[0].state) > 1
-                                 else 1, window=lambda i: 30 * i)
+                                 else 1, window=lambda i: self.gap * i)
 
-    def write(self, segments):
-        super().write(segments)
-        self.states = {30 * n: state for n, state in self.states.items()}
+    def folder(self, number):
+        return self.out.folder(number)
 
     def step(self, number, kind, before, state, last):
         self.out.states[number] = state
@@ -223,15 +242,16 @@ class SkyRl(Writer):
     """Deltas only, on a base; a fresh place for each run."""
 
     def begin(self, steps, again):
-        if again:
-            shutil.rmtree(self.root)
-            self.root.mkdir()
+        self.start(steps, again)
         base = models.write_base(self.scratch / "base", steps[0].state)
         self.mount_args = ["--base", base]
         os.utime(base / "model.safetensors", (self.clock, self.clock))
         self.out = skyrl.Trainer(self.root, {}, int(self.rng.integers(1, 4)),
                                  int(self.rng.choice([200, 1 << 20])),
                                  str(self.rng.choice(["xxh3-128", "sha256", "older"])))
+
+    def folder(self, number):
+        return self.out.folder(number)
 
     def step(self, number, kind, before, state, last):
         self.out.states.update({number - 1: state if before is None else before, number: state})
@@ -243,13 +263,14 @@ class PrimeRl(Writer):
     """Broadcasts: whole ones, and sparse ones on the one before."""
 
     def begin(self, steps, again):
-        if again:
-            shutil.rmtree(self.root)
-            self.root.mkdir()
+        self.start(steps, again)
         self.out = primerl.Trainer(self.root, {}, wide=bool(self.rng.random() < 0.5),
                                    packed=bool(self.rng.random() < 0.5),
                                    sums=bool(self.rng.random() < 0.5),
                                    groups=int(self.rng.integers(1, 3)))
+
+    def folder(self, number):
+        return self.out.folder(number)
 
     def step(self, number, kind, before, state, last):
         self.out.states[number] = state
