@@ -204,22 +204,25 @@ static int positions_between(struct rice_reader *r, uint32_t n)
 RICE_INLINE int take_tail(struct rice_reader *r, const struct rice_spread *s, unsigned width)
 {
 	const uint64_t top = UINT64_C(1) << (8 * width - 1);
+	const uint8_t *more = s->more, *later = s->later, *tail = r->tail, *end = r->tail_end;
+	const uint32_t many = s->many;
+	uint8_t *values = r->value_list;
 
-	for (uint32_t m = 0; m < s->many; m++) {
-		uint32_t i = rice_get16(s->later + 2 * (size_t)m);
-		uint8_t *value = r->value_list + (size_t)i * width;
-		bool byte = r->more_list[i] == NIBBLE_BYTE + 1;
-		size_t size = byte ? 1 : width, left = (size_t)(r->tail_end - r->tail);
-		/* with a byte it is u * 16 so far */
-		uint64_t tail, v = rice_get(value, width), sum;
+	for (uint32_t m = 0; m < many; m++) {
+		uint32_t i = rice_get16(later + 2 * (size_t)m);
+		bool byte = more[i] == NIBBLE_BYTE + 1;
+		size_t size = byte ? 1 : width, left = (size_t)(end - tail);
+		uint64_t t, v = rice_get(values + (size_t)i * width, width), sum;
 
 		if (left < size)
 			return -EBADMSG;
-		tail = RICE_LIKELY(left >= width) ? rice_get(r->tail, width) : *r->tail;
-		sum = v & top ? v - (tail & 0xff) : v + (tail & 0xff);
-		rice_set(value, byte ? sum : tail, width);
-		r->tail += size;
+		t = RICE_LIKELY(left >= width) ? rice_get(tail, width) : *tail;
+		/* with a byte it is u * 16 so far */
+		sum = v & top ? v - (t & 0xff) : v + (t & 0xff);
+		rice_set(values + (size_t)i * width, byte ? sum : t, width);
+		tail += size;
 	}
+	r->tail = tail;
 	return 0;
 }
 
