@@ -286,6 +286,12 @@ static int overwrite_encode(const struct delta *delta, const struct part *part,
 	/* numel is in bytes here, and no byte can be listed twice. */
 	if (o.scratch == NULL || o.batch == NULL)
 		err = why_set(why, ENOMEM, "out of memory");
+	else if (numel > UINT64_C(1) << 32)
+		err = why_set(why, ENOTSUP,
+			      "tensor \"%s\" has %llu bytes, and a list of changed bytes has 32 "
+			      "bits for a position: what it changes cannot be told; the "
+			      "delta_encoding xor can say it",
+			      SHOWN(part->name), (unsigned long long)numel);
 	else if (mul_overflows(numel, 5, &most) || add_overflows(most, 4, &most))
 		err = why_set(why, EBADMSG, "tensor \"%s\" is too large", SHOWN(part->name));
 	else

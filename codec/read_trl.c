@@ -463,8 +463,17 @@ static int trl_encode(const struct delta *delta, const struct part *part, const 
 	const uint64_t values_at = delta->header->data + part->values->begin;
 	const uint64_t window = MIN(WINDOW / MAX(index_width, value_width), part->changed);
 	struct walk walk = {.part = part, .numel = numel};
+	char name[NAME_CAP];
 	int err = 0;
 
+	/* Cast to 32 bits, a position beyond that is another one. */
+	if (part->index->dtype == ST_I32 && part->changed > 0 && numel > UINT64_C(1) << 32)
+		return why_set(why, ENOTSUP,
+			       "tensor \"%s\" has %llu elements, and its index has 32 bits for a "
+			       "position: what it changes cannot be told; TRL v2 and v3 with the "
+			       "encoding gap_delta can say it",
+			       printable(name, sizeof(name), part->name, strlen(part->name)),
+			       (unsigned long long)numel);
 	walk.position = malloc(MIN(window, (uint64_t)BATCH) * sizeof(*walk.position));
 	walk.index = malloc(window * index_width);
 	walk.values = malloc(window * value_width);

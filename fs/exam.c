@@ -249,6 +249,7 @@ bool exams_ok(struct run *r, const struct pieces *p, const struct exam **out_bad
 {
 	bool ok = p->present;
 
+	many_heads(r, p);
 	if (out_bad != NULL)
 		*out_bad = NULL;
 	for (size_t i = 0; i < p->count && ok; i++) {
@@ -520,6 +521,30 @@ static int make_link(struct run *r, struct exam *e, const struct opened *opened,
 		return why_set(why, -err, "its patch cannot be stored in the cache directory%s",
 			       err == -ENOSPC ? " (no space left)" : "");
 	return link_new(number, number, mapping, false, name, target->layout, NULL, &e->link, why);
+}
+
+int exam_link(struct run *r, struct exam *e, const struct object *object, uint64_t number,
+	      const struct target *target, struct why *why)
+{
+	struct opened *opened = NULL;
+	char name[48];
+	int err;
+
+	patch_name(r, e, name);
+	if (find_link(r, e, number, target, name))
+		return 0;
+	err = opened_new(r, object, &opened, why);
+	if (err == 0)
+		err = make_link(r, e, opened, number, target, name, why);
+	opened_free(opened);
+	return err;
+}
+
+void exam_unlinked(struct run *r, struct exam *e, int err, const struct why *why)
+{
+	exam_unmatch(e);
+	e->why = *why;
+	exam_fail(r, e, err);
 }
 
 int exam_match(struct run *r, struct exam *e, const struct object *object, uint64_t number,

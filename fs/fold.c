@@ -259,6 +259,7 @@ static int step_links(struct run *r, size_t i, const struct target *target, stru
 	const struct object *o;
 	int err = 0;
 
+	many_links(r, &s->delta, s->number, target);
 	for (size_t k = 0; err == 0 && (o = step_above(s, k)) != NULL; k++)
 		err = object_link(r, o, s->number, target, out, why);
 	return err;
@@ -269,6 +270,7 @@ static int span_links(struct run *r, const struct span *s, const struct target *
 {
 	int err = 0;
 
+	many_links(r, &s->pieces, s->version, target);
 	for (size_t k = 0; err == 0 && k < s->pieces.count; k++)
 		err = object_link(r, s->pieces.v[k].object, s->version, target, out, why);
 	return err;

@@ -22,7 +22,7 @@
 /* Header bytes that may be held besides the ones in use. */
 static const uint64_t budget = 40u << 20;
 
-static void opened_free(struct opened *o)
+void opened_free(struct opened *o)
 {
 	if (o == NULL)
 		return;
@@ -155,8 +155,7 @@ static int unframe(struct run *r, struct opened *o, const char *name, struct why
 	return framed ? unpack(r, o, why) : 0;
 }
 
-static int opened_new(struct run *r, const struct object *object, struct opened **out,
-		      struct why *why)
+int opened_new(struct run *r, const struct object *object, struct opened **out, struct why *why)
 {
 	const char *name = said_format(r, object);
 	struct side side = {NULL, 0, NULL};

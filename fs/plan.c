@@ -70,6 +70,8 @@ static void look_into(struct run *r, const struct step *s, struct look *out)
 	bool anchor_complete = s->anchor.count > 0, delta_complete = s->delta.count > 0;
 
 	*out = (struct look){.usable = true, .base_version = -1};
+	many_heads(r, &s->delta);
+	many_heads(r, &s->anchor);
 	for (size_t i = 0; (o = step_objects(s, i)) != NULL; i++) {
 		struct exam *e = exam_get(r, o);
 		bool *complete = i < s->delta.count ? &delta_complete : &anchor_complete;

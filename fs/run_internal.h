@@ -233,6 +233,10 @@ void cover_release(struct cover *c);
 int opened_get(struct run *r, const struct object *object, struct opened **out,
 	       struct why *why) MUST_CHECK;
 void opened_put(struct opened *o); /* NULL is fine */
+/* The same without keeping it for the next who asks, while the run's thread waits: any thread. */
+int opened_new(struct run *r, const struct object *object, struct opened **out,
+	       struct why *why) MUST_CHECK;
+void opened_free(struct opened *o); /* NULL is fine */
 /* At the end of a round. */
 void opened_drop(struct run *r);
 /* Can it be opened, as opened_get() would, and is nobody writing it?  Reads nothing of it. */
@@ -257,6 +261,11 @@ struct exam *exam_get(struct run *r, const struct object *object);
  * validated and become exam->link, unless there are none. */
 int exam_match(struct run *r, struct exam *e, const struct object *object, uint64_t number,
 	       const struct target *target, bool link) MUST_CHECK;
+/* The link of one that is matched and has patches; changes nothing else of the run, so several
+ * threads may do this for several exams while the run's waits.  Failed: exam_unlinked(). */
+int exam_link(struct run *r, struct exam *e, const struct object *object, uint64_t number,
+	      const struct target *target, struct why *why) MUST_CHECK;
+void exam_unlinked(struct run *r, struct exam *e, int err, const struct why *why);
 /* Marks it as not usable: for good, or until a later round where the error may pass.  Returns
  * err. */
 int exam_fail(struct run *r, struct exam *e, int err);
@@ -330,6 +339,13 @@ int native_open(uint64_t number, struct mapping *mapping, const char *name,
 int given_base_link(struct run *r, const struct delta *d, struct blob *blob, uint64_t number,
 		    const struct target *target, const char *name, struct link **out,
 		    struct why *why) MUST_CHECK;
+
+/* many.c */
+/* Asks for the headers of several objects all at once, where that takes a network. */
+void many_heads(struct run *r, const struct pieces *p);
+/* Makes the links of objects of one version, several at once. */
+void many_links(struct run *r, const struct pieces *p, uint64_t number,
+		const struct target *target);
 
 /* plan.c */
 /* Records what stands in the way of a version, the first one only; true when that was it. */
