@@ -274,8 +274,10 @@ void roster_usable(struct roster *r)
 {
 	lock_take(&r->lock);
 	r->usable = true;
-	lock_release(&r->lock);
 	wake(r);
+	while (r->several && !r->begun && !r->stop && !r->ended)
+		(void)condition_wait(&r->moved, &r->lock, -1);
+	lock_release(&r->lock);
 }
 
 void roster_cancel(struct roster *r)

@@ -38,7 +38,8 @@ int roster_start(struct roster *r) MUST_CHECK;
 /* Waits until all runs that are there at the start have been looked at.  At once where the source
  * is one run, or nobody knows; -ECANCELED. */
 int roster_settle(struct roster *r) MUST_CHECK;
-/* The mount can be used by its own process. */
+/* The mount can be used by its own process.  Waits until what the front begins for the runs at the
+ * start has begun. */
 void roster_usable(struct roster *r);
 /* All that waits ends soon.  Any thread. */
 void roster_cancel(struct roster *r);

@@ -46,7 +46,7 @@ struct roster {
 	struct why listing;
 	int64_t listed_real_ns;
 	uint64_t rounds_begun, rounds_ended;
-	bool several, settled, usable, asked, stop, ended, top_mark;
+	bool several, settled, usable, begun, asked, stop, ended, top_mark;
 
 	/* the thread's own */
 	uint64_t last_run;

@@ -258,6 +258,10 @@ static bool show(struct roster *r)
 	}
 	if (changed)
 		r->ops.changed(r->ctx);
+	lock_take(&r->lock);
+	r->begun = usable;
+	condition_broadcast(&r->moved);
+	lock_release(&r->lock);
 	return pending;
 }
 
