@@ -70,6 +70,17 @@ static bool matches_any(const char *const *patterns, const char *name)
 	return false;
 }
 
+/* What a version can be taken in by: any weights would do for the directory of an adapter, too. */
+static bool makes_version(const struct scheme *s, const char *name)
+{
+	if (matches_any(s->indexes, name) || (s->lone != NULL && strcmp(name, s->lone) == 0))
+		return true;
+	for (size_t i = 0; s->signs != NULL && s->signs[i] != NULL; i++)
+		if (strcmp(name, s->signs[i]) == 0)
+			return true;
+	return false;
+}
+
 static bool shows(const struct scheme *s, const char *key)
 {
 	const char *slash = strchr(key, '/');
@@ -79,7 +90,7 @@ static bool shows(const struct scheme *s, const char *key)
 	if (slash == NULL)
 		return file_number(s, key, &rank, &number);
 	return version_number(key, (size_t)(slash - key), &word, &number) &&
-	       version_word(s->words, key, word, &rank) && matches_any(s->signs, slash + 1);
+	       version_word(s->words, key, word, &rank) && makes_version(s, slash + 1);
 }
 
 bool directories_show(const char *key)

@@ -195,7 +195,7 @@ int roster_refresh(struct roster *r, struct why *why)
 	/* What the source has was just listed; a run that fails says so itself. */
 	for (size_t i = 0; i < v.count; i++)
 		if (v.v[i].inodes != NULL)
-			(void)!watch_refresh(inodes_stack(v.v[i].inodes)->watch, true);
+			(void)!watch_look(inodes_stack(v.v[i].inodes)->watch);
 	roster_view_release(&v);
 	return 0;
 }

@@ -4,8 +4,8 @@
  *
  * Every key is looked at once, from each of the directories above it, the highest first.  What is
  * found is sorted; a run that lies in another one is none.  A name that merely looks like a
- * version's directory ("v1") is no mark: one of the signs of its scheme has to lie in it, because
- * people call runs like that, too.
+ * version's directory ("v1") is no mark: something has to lie in it that a version is taken in by,
+ * because runs, and folders of adapters, are called like that, too.
  */
 #include "fs/runs.h"
 

@@ -3,9 +3,9 @@
  * Runs: which directories of a source hold a run.
  *
  * A directory is a run when one of these lies in it: weightfs.json; a .safetensors object in its
- * anchors/, deltas/ or steps/; a version's directory (fs/directories.h), by itself or in updates/,
- * with an index or a .safetensors object.  What lies in a run belongs to it, so a run is never in
- * another one.  Runs are looked for RUNS_DEPTH levels deep.  Pure: no I/O.
+ * anchors/, deltas/ or steps/; a version of another scheme (fs/directories.h) with what it is taken
+ * in by.  What lies in a run belongs to it, so a run is never in another one.  Runs are looked for
+ * RUNS_DEPTH levels deep.  Pure: no I/O.
  */
 #ifndef FS_RUNS_H
 #define FS_RUNS_H

@@ -471,14 +471,15 @@ bool watch_scanned(struct watch *w)
 	return yes;
 }
 
-int watch_refresh(struct watch *w, bool wait)
+static int request(struct watch *w, bool wait, bool ask)
 {
 	uint64_t number;
 	int err;
 
 	lock_take(&w->lock);
 	number = w->scans_begun + 1;
-	w->scan_wanted = w->asked = true;
+	w->scan_wanted = true;
+	w->asked |= ask;
 	wake(w);
 	while (wait && w->running && w->scans_ended < number)
 		(void)condition_wait(&w->done, &w->lock, -1);
@@ -488,6 +489,16 @@ int watch_refresh(struct watch *w, bool wait)
 		err = wait ? w->scan_err : 0;
 	lock_release(&w->lock);
 	return err;
+}
+
+int watch_refresh(struct watch *w, bool wait)
+{
+	return request(w, wait, true);
+}
+
+int watch_look(struct watch *w)
+{
+	return request(w, true, false);
 }
 
 int watch_pin(struct watch *w, uint64_t version, uint64_t *out_pinned, struct why *why)

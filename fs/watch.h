@@ -28,6 +28,8 @@ bool watch_scanned(struct watch *w);
 
 /* Scans now; with `wait` returns when a scan that began after the call has ended: its result. */
 int watch_refresh(struct watch *w, bool wait) MUST_CHECK;
+/* The same without asking the place itself where the store knows better; waits. */
+int watch_look(struct watch *w) MUST_CHECK;
 /* Brings a version into the history and pins it.  Blocks.  *out_pinned (NULL is fine): its number,
  * which is a lower one where the trainer skipped `version`. */
 int watch_pin(struct watch *w, uint64_t version, uint64_t *out_pinned, struct why *why) MUST_CHECK;

@@ -17,6 +17,7 @@
 #include "tools/pub_internal.h"
 
 #include "cache/fileio.h"
+#include "fs/runs.h"
 #include "fs/lineage.h"
 #include "fs/rfc3339.h"
 #include "tools/export_tree.h"
@@ -99,6 +100,27 @@ static int settle(struct attempt *a, struct why *why)
 
 /* ---- whose run it is ---- */
 
+/* A run at the top would hide those in directories from the next mount. */
+static int find_several(struct attempt *a, const struct listing *l, struct why *why)
+{
+	struct buf names = {0};
+	struct runs runs;
+	int ret = runs_find(l, true, &runs);
+
+	if (ret < 0)
+		return why_set(why, ENOMEM, "out of memory");
+	runs_names(&runs, &names);
+	if (!runs.top && runs.count > 0)
+		ret = why_set(why, EEXIST,
+			      "%s holds runs in directories (%s): publish to one of them or to a "
+			      "directory of its own, or say --new-run, after which mounts show the "
+			      "new run only",
+			      dest(a), buf_str(&names));
+	buf_release(&names);
+	runs_release(&runs);
+	return ret;
+}
+
 /* Objects of a run that is not declared by a pointer: another program's. */
 static int find_foreign(struct attempt *a, struct why *why)
 {
@@ -125,6 +147,8 @@ static int find_foreign(struct attempt *a, struct why *why)
 				      "the new run only",
 				      dest(a), SHOWN(l.v[i].key));
 	}
+	if (ret == 0)
+		ret = find_several(a, &l, why);
 	listing_release(&l);
 	return ret;
 }

@@ -230,6 +230,17 @@ def test_tools(bucket, scratch):
         assert path.read_text().strip() == f"{m.at}/a/.weightfs/versions/3"
 
 
+def test_nothing_is_published_above(bucket, scratch):
+    """A run at the top would hide the others, so that has to be said."""
+    begin(bucket / "a", STATES[:1])
+    checkpoint = models.write_base(scratch / "checkpoint", STATES[0])
+    done = mounted.run("publish", checkpoint, bucket, "--anchor", "--version", "1", check=False)
+    assert done.returncode == 1 and "holds runs in directories (a)" in done.stderr, done.stderr
+    mounted.run("publish", checkpoint, bucket / "b", "--anchor", "--version", "1")
+    with Mount(bucket) as m:
+        assert sorted(os.listdir(m.at)) == ["a", "b"]
+
+
 def test_loads_are_apart(bucket):
     """Who loads one run by plain path holds that one only."""
     writers = {name: begin(bucket / name, STATES[:1]) for name in ("a", "b")}
@@ -239,7 +250,8 @@ def test_loads_are_apart(bucket):
             for writer in writers.values():
                 writer.sync(STATES[1])
             m.run("b").wait_version(2)
-            assert (m.run("a").dot / "newest").read_text() == "2\n"
+            wait_until(lambda: (m.run("a").dot / "newest").read_text() == "2\n",
+                       lambda: m.run("a").status())
             assert m.run("a").version() == 1
             assert m.run("a").status()["loads"] and not m.run("b").status()["loads"]
         m.run("a").wait_version(2)

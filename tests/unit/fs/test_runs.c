@@ -100,6 +100,8 @@ static void marks(void **unused)
 		"checkpoint-100/model.safetensors",
 		"weight_v000007/model.safetensors.index.json",
 		"updates/weight_v000007/model.safetensors.index.json",
+		"checkpoints/checkpoint-3/FULL/metadata.json",
+		"broadcasts/step_3/STABLE",
 	};
 	static const char *const bad[] = {
 		"config.json",
@@ -110,6 +112,8 @@ static void marks(void **unused)
 		"xanchors/step_1.safetensors",
 		"v1/anchors/step_1.safetensors",
 		"step_5/log.txt",
+		"checkpoint-5/adapter_model.safetensors",
+		"checkpoint-5/optimizer.pt",
 		"compact/1-2.safetensors",
 		"leases/x",
 	};
