@@ -13,7 +13,12 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { KEEP_MAX = 1 << 20 };
+enum {
+	KEEP_MAX = 1 << 20,
+	WANT_FIRST = 256 << 10, /* a header */
+	WANT_STEP = 2 << 20,	/* while one is decoded the next ones come */
+	WANT_MAX = 32 << 20,	/* then the stream has its own window */
+};
 
 static int read_copy(struct blob *b, struct why *why)
 {
@@ -145,6 +150,20 @@ void blob_want(struct blob *b, const struct block_range *ranges, size_t count)
 {
 	if (b->block != NULL)
 		block_want(b->block, ranges, count);
+}
+
+void blob_want_beginning(struct blob *b)
+{
+	struct block_range ranges[1 + WANT_MAX / WANT_STEP];
+	uint64_t end = MIN(b->size, (uint64_t)WANT_MAX);
+	size_t count = 0;
+
+	for (uint64_t at = 0; at < end; at += ranges[count++].len) {
+		uint64_t step = at == 0 ? WANT_FIRST : WANT_STEP - at % WANT_STEP;
+
+		ranges[count] = (struct block_range){at, MIN(step, end - at)};
+	}
+	blob_want(b, ranges, count);
 }
 
 void blob_pull(struct blob *b)

@@ -43,6 +43,9 @@ void blob_loan_end(struct blob_loan *l);
 /* Starts fetching what is missing of ranges that lie inside; does not wait. For a local store
  * nothing. */
 void blob_want(struct blob *b, const struct block_range *ranges, size_t count);
+/* The same of its beginning, for one who will read it from there to its end: several requests at
+ * once, of which the first is small, so that a header is there early. */
+void blob_want_beginning(struct blob *b);
 /* Pulls the whole object into the cache in the background: block_pull(). */
 void blob_pull(struct blob *b);
 /* How much of it is near; a local one is wholly. */

@@ -2,12 +2,12 @@
 /*
  * The cache directory of one run, and its stand-in in memory.
  *
- * On disk a file is made as tmp.<pid>.<count> and takes its name by rename once it is synced, so
- * other processes and later runs only ever see whole files.  In memory a file is a memfd, and the
- * names are kept in a table.  One may turn into the other once, disk into memory: at the start when
- * the directory cannot be made or written, later when it has been deleted or become unwritable
- * under us (logged once).  Files on disk that can still be read stay readable after that.  A full
- * disk is no such turn: there may be space for the next file.
+ * On disk a file is made as tmp.<pid>.<count> and takes its name by rename once it is written, so
+ * other processes only see whole files; it is synced after that (cache/syncer.h), and what a power
+ * cut leaves of it does not have its hash.  In memory a file is a memfd, and the names are kept in
+ * a table.  One may turn into the other once, disk into memory: at the start when the directory
+ * cannot be made or written, later when it has been deleted or become unwritable under us (logged
+ * once).  Files on disk that can still be read stay readable.  A full disk is no such turn.
  *
  * The lock guards the tables and nothing slow: descriptors are opened, written, synced and closed
  * outside of it.  `in_memory` is atomic and only ever becomes true.
@@ -32,12 +32,12 @@
 #include "cache/fileio.h"
 #include "cache/lock.h"
 #include "cache/log.h"
+#include "cache/syncer.h"
 #include "cache/table.h"
 
 enum {
 	TEMP_NAME_SIZE = 64,
-	TEMP_AGE_S = 3600,	/* a temp file untouched for so long is nobody's */
-	TOUCH_WINDOW = 8 << 20, /* bytes read between two MADV_DONTNEED */
+	TEMP_AGE_S = 3600, /* a temp file untouched for so long is nobody's */
 };
 
 /* A file being written: where its bytes are going.  Found by descriptor. */
@@ -54,9 +54,10 @@ struct memory_file {
 
 struct cachedir {
 	char *path;
-	int dirfd;	     /* -1: never had a directory */
-	bool in_memory;	     /* atomic */
-	unsigned count;	     /* atomic; temp files made */
+	int dirfd;	/* -1: never had a directory */
+	bool in_memory; /* atomic */
+	unsigned count; /* atomic; temp files made */
+	struct syncer *syncer;
 	struct lock lock;    /* guards what follows */
 	struct table *temps; /* fd → struct temp */
 	struct table *files; /* name → struct memory_file */
@@ -173,7 +174,8 @@ int cachedir_open(const char *parent, const char *run, struct cachedir **out, bo
 	lock_init(&d->lock, LOCK_SHARD);
 	d->temps = table_new();
 	d->files = table_new();
-	if (d->temps != NULL && d->files != NULL)
+	d->syncer = syncer_new();
+	if (d->temps != NULL && d->files != NULL && d->syncer != NULL)
 		rc = choose_place(d, parent, run, why);
 	if (rc < 0) {
 		cachedir_close(d);
@@ -210,6 +212,7 @@ void cachedir_close(struct cachedir *d)
 {
 	if (d == NULL)
 		return;
+	syncer_free(d->syncer);
 	if (d->temps != NULL)
 		table_each(d->temps, drop_left_temp, d);
 	if (d->files != NULL)
@@ -388,16 +391,11 @@ static int publish(struct cachedir *d, int fd, struct temp *t, const char *name,
 	int rc = 0;
 
 	if (t->name[0] != '\0') {
-		if (fsync(fd) < 0)
-			return -errno;
 		if (renameat(d->dirfd, t->name, d->dirfd, name) == 0) {
-			/* The directory is not synced: a name that a power cut takes away is made
-			 * again, and somebody may be waiting for this version. */
 			t->name[0] = '\0';
 			return 0;
 		}
-		/* Somebody removed the temp file, or the name cannot be had (a directory lies
-		 * there): as if it had been removed right after the commit. */
+		/* Removed, or the name cannot be had: as if it were removed after the commit. */
 		unlinkat(d->dirfd, t->name, 0);
 		t->name[0] = '\0';
 		if (!dir_is_gone(d))
@@ -431,7 +429,9 @@ int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
 		rc = publish(d, fd, t, name, &kept);
 	if (rc < 0 && t != NULL && t->name[0] != '\0')
 		unlinkat(d->dirfd, t->name, 0);
-	if (!kept)
+	if (rc == 0 && !kept)
+		syncer_take(d->syncer, fd, m, name);
+	else if (!kept)
 		close(fd);
 	free(t);
 	if (rc < 0)

@@ -3,13 +3,14 @@
  * The cache directory of one run: immutable files under names that say what they hold (patches made
  * from deltas).
  *
- * Files appear whole (temp name, fsync, rename), are never changed afterwards, and may be removed
- * at any time by anybody: a mapping stays valid. So several processes may share the directory
- * without a lock, and a kill at any instant loses at most a temp file, which the next sweep
- * removes. When the directory cannot be made or written, files live in memory (memfd) instead:
- * `in_memory` is set and why says what happened. The same when it is deleted or becomes unwritable
- * later (logged once).  A file that finds the disk full is kept in memory alone: cachedir_spill().
- * Thread-safe.
+ * Files appear whole (temp name, rename), are never changed afterwards, and may be removed at any
+ * time by anybody: a mapping stays valid.  They are synced in the background, so what a power cut
+ * leaves may be torn: whoever maps one by its name checks it.  So several processes may share the
+ * directory without a lock, and a kill at any instant loses at most a temp file, which the next
+ * sweep removes. When the directory cannot be made or written, files live in memory (memfd)
+ * instead: `in_memory` is set and why says what happened. The same when it is deleted or becomes
+ * unwritable later (logged once).  A file that finds the disk full is kept in memory alone:
+ * cachedir_spill(). Thread-safe.
  */
 #ifndef CACHE_CACHEDIR_H
 #define CACHE_CACHEDIR_H
@@ -36,7 +37,8 @@ int cachedir_create(struct cachedir *d, int *out_fd) MUST_CHECK;
 /* After a write to fd failed with err: true when that was for want of space and fd, under the same
  * number, is an empty file in memory now, to be written once more from its beginning. */
 bool cachedir_spill(struct cachedir *d, int fd, int err) MUST_CHECK;
-/* Truncates to size, syncs, renames to name and maps it. name: [A-Za-z0-9._-]+, not beginning with
+/* Truncates to size, renames to name and maps it; the mapping turns out broken when it then cannot
+ * be put on the disk. name: [A-Za-z0-9._-]+, not beginning with
  * "." or "tmp.".  Closes fd in any case. */
 int cachedir_commit(struct cachedir *d, int fd, const char *name, uint64_t size,
 		    struct mapping **out) MUST_CHECK;

@@ -150,6 +150,11 @@ bool mapping_broken(const struct mapping *m)
 	return __atomic_load_n(&m->broken, __ATOMIC_SEQ_CST);
 }
 
+void mapping_break(struct mapping *m)
+{
+	__atomic_store_n(&m->broken, true, __ATOMIC_SEQ_CST);
+}
+
 void mapping_probe(const struct mapping *m)
 {
 	if (m->size > 0)

@@ -27,6 +27,8 @@ void mapping_touch(struct mapping *m, uint64_t n);
  * fails: from then on all of it reads as zeros.  Asked after what was read is used: what came
  * before a false was the file's. */
 bool mapping_broken(const struct mapping *m);
+/* Says that what was read of it, and will be, is worth nothing. */
+void mapping_break(struct mapping *m);
 /* Looks at its last page: what was cut short is broken then, though nobody has read it yet. */
 void mapping_probe(const struct mapping *m);
 
