@@ -503,6 +503,8 @@ static int make_link(struct run *r, struct exam *e, const struct opened *opened,
 		e->changed = err == 0 ? e->link->changed : 0;
 		return err;
 	}
+	if (e->full == 0)
+		blob_want_beginning(opened->blob);
 	err = cachedir_create(cache, &fd);
 	if (err < 0)
 		return why_set(why, -err,

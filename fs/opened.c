@@ -19,6 +19,8 @@
 
 #include <stdlib.h>
 
+enum { WANTED_MAX = 4 };
+
 /* Header bytes that may be held besides the ones in use. */
 static const uint64_t budget = 40u << 20;
 
@@ -155,6 +157,28 @@ static int unframe(struct run *r, struct opened *o, const char *name, struct why
 	return framed ? unpack(r, o, why) : 0;
 }
 
+/* Is it the one step that has come since the newest version, in few objects?  Then all of it will
+ * be wanted.  Of several steps, an anchor or a cumulative delta may stand for some; what many
+ * objects hold is too much to be under way at once. */
+static bool is_next_step(const struct run *r, const struct object *object)
+{
+	const size_t steps = r->lineage.step_count;
+	const struct step *s;
+	uint64_t newest;
+
+	if (r->newest == NULL || r->newest->state == NULL || steps < 2)
+		return false;
+	s = &r->lineage.steps[steps - 1];
+	newest = r->newest->state->version;
+	if (s->anchor.count > 0 || s->delta.count > WANTED_MAX || s->number <= newest ||
+	    s[-1].number > newest)
+		return false;
+	for (size_t i = 0; i < s->delta.count; i++)
+		if (s->delta.v[i].object == object)
+			return true;
+	return false;
+}
+
 int opened_new(struct run *r, const struct object *object, struct opened **out, struct why *why)
 {
 	const char *name = said_format(r, object);
@@ -169,6 +193,8 @@ int opened_new(struct run *r, const struct object *object, struct opened **out, 
 	o->id = object->id;
 	o->fd = -1;
 	err = open_settled(r, object, &o->blob, why);
+	if (err == 0 && is_next_step(r, object))
+		blob_want_beginning(o->blob);
 	if (err == 0)
 		err = read_side(r, object, &side, &text, why);
 	if (err == 0)
