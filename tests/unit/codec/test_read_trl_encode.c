@@ -13,19 +13,25 @@ static void test_raw_unsigned(void **state)
 	struct file f = {0};
 	struct opened o;
 	uint16_t have[2] = {9, 9};
+	struct buf blob = {0};
+	uint64_t len;
 
 	trl(&f, "True");
 	meta(&f, "encoding", "raw");
 	I32(&f, "a.idx", 5, 0x7fffffff, 0x80000000, 0xffffffff);
 	BF(&f, "a.val", 1, 2, 3, 4);
 	open_good(&o, &f);
-	apply16(&o, "a", 1ULL << 33, 0x7fffffff, have, 2);
+	apply16(&o, "a", 1ULL << 32, 0x7fffffff, have, 2);
 	assert_int_equal(have[0], 2);
 	assert_int_equal(have[1], 3);
 	have[0] = have[1] = 9;
-	apply16(&o, "a", 1ULL << 33, 0xffffffff, have, 2);
-	assert_int_equal(have[0], 4);
-	assert_int_equal(have[1], 9);
+	apply16(&o, "a", 1ULL << 32, 0xfffffffe, have, 2);
+	assert_int_equal(have[0], 9);
+	assert_int_equal(have[1], 4);
+	/* Of more elements, a position may have been cut to 32 bits. */
+	assert_int_equal(encode(&o, "a", ST_BF16, (1ULL << 32) + 1, &blob, &len), -ENOTSUP);
+	assert_non_null(strstr(o.why.text, "32 bits for a position"));
+	buf_release(&blob);
 	close_file(&o);
 }
 
