@@ -228,7 +228,7 @@ static bool alone(const struct scheme *s, struct dir_found *f)
 /* Keeps those of one word, by number; also those that lack a marker, and are unfinished. */
 static void choose(const struct directories *d, const struct scheme *s, struct finds *a)
 {
-	bool ours = s->sole == NULL || d->forced == s;
+	bool ours = s->sole == NULL || d->forced == s, any = false;
 	size_t best = SIZE_MAX, kept = 0;
 
 	for (size_t i = 0; i < a->count; i++)
@@ -240,9 +240,10 @@ static void choose(const struct directories *d, const struct scheme *s, struct f
 	for (size_t i = 0; i < a->count; i++)
 		if (a->v[i].rank == best && (a->v[i].sign || !a->v[i].marked)) {
 			ours |= alone(s, &a->v[i]);
+			any |= a->v[i].sign;
 			a->v[kept++] = a->v[i];
 		}
-	if (!ours)
+	if (!ours || !any)
 		kept = 0;
 	a->count = kept;
 	if (kept > 0)
