@@ -108,6 +108,105 @@ static void registry(void **unused)
 	assert_null(scheme_find("nonsense"));
 }
 
+static int parse(const char *scheme, const char *text, struct scheme_version *out, struct why *why)
+{
+	*out = (struct scheme_version){0};
+	*why = (struct why){0};
+	return scheme_find(scheme)->parse("model.safetensors.index.json", 7, text, strlen(text),
+					  out, why);
+}
+
+static void hfdir(void **unused)
+{
+	struct scheme_version v;
+	struct why why;
+
+	assert_int_equal(
+		parse("hfdir",
+		      "{\"metadata\": {\"version\": \"000007\", \"base_version\": \"000006\","
+		      " \"delta_encoding\": \"xor\", \"compression_format\": \"zstd\"},"
+		      " \"weight_map\": {\"b\": \"m-2.safetensors\","
+		      " \"a\": \"m-1.safetensors\", \"c\": \"m-2.safetensors\"}}",
+		      &v, &why),
+		0);
+	assert_true(v.delta && v.says_version && !v.side);
+	assert_int_equal(v.version, 7);
+	assert_int_equal(v.base, 6);
+	assert_string_equal(v.encoding, "hfdir-xor");
+	assert_string_equal(v.writer, "slime");
+	assert_int_equal(v.file_count, 2);
+	assert_string_equal(v.files[0], "m-1.safetensors");
+	scheme_version_release(&v);
+
+	/* ModelExpress; nothing changed. */
+	assert_int_equal(parse("hfdir",
+			       "{\"metadata\": {\"version\": \"v7\", \"base_version\": \"v6\","
+			       " \"delta_encoding\": \"overwrite\"}, \"weight_map\": {}}",
+			       &v, &why),
+			 0);
+	assert_string_equal(v.encoding, "hfdir-overwrite");
+	assert_string_equal(v.writer, "ModelExpress");
+	assert_int_equal(v.base, 6);
+	assert_int_equal(v.file_count, 0);
+	scheme_version_release(&v);
+
+	/* A whole checkpoint, whatever number it says. */
+	assert_int_equal(parse("checkpoints",
+			       "{\"metadata\": {\"total_size\": 1}, \"weight_map\":"
+			       " {\"a\": \"m.safetensors\"}}",
+			       &v, &why),
+			 0);
+	assert_false(v.delta);
+	assert_string_equal(v.encoding, "");
+	scheme_version_release(&v);
+}
+
+static void hfdir_bad(void **unused)
+{
+	static const struct {
+		const char *scheme, *text, *sentence;
+		int err;
+	} cases[] = {
+		{"hfdir", "", "not JSON", EBADMSG},
+		{"hfdir", "[1]", "no weight_map", EBADMSG},
+		{"hfdir", "{\"weight_map\": {}}", "names no file", EBADMSG},
+		{"hfdir", "{\"weight_map\": {\"a\": \"../m.safetensors\"}}", "no plain name",
+		 EBADMSG},
+		{"hfdir", "{\"weight_map\": {\"a\": \"x/m.safetensors\"}}", "no plain name",
+		 EBADMSG},
+		{"hfdir", "{\"weight_map\": {\"a\": 7}}", "no plain name", EBADMSG},
+		{"hfdir", "{\"weight_map\": {\"a\": \"pytorch_model.bin\"}}", "no plain name",
+		 EBADMSG},
+		{"hfdir",
+		 "{\"metadata\": {\"delta_encoding\": \"add\", \"base_version\": 1}, "
+		 "\"weight_map\": {}}",
+		 "xor and overwrite are", ENOTSUP},
+		{"hfdir",
+		 "{\"metadata\": {\"delta_encoding\": \"xor\", \"compression_format\": \"lz4\","
+		 " \"base_version\": 1}, \"weight_map\": {}}",
+		 "zstd is", ENOTSUP},
+		{"hfdir",
+		 "{\"metadata\": {\"delta_encoding\": \"xor\", \"base_version\": \"six\"},"
+		 " \"weight_map\": {}}",
+		 "its base_version is no number", EBADMSG},
+		{"checkpoints",
+		 "{\"metadata\": {\"delta_encoding\": \"xor\", \"base_version\": 6}, "
+		 "\"weight_map\": {}}",
+		 "say --format hfdir", ENOTSUP},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct scheme_version v;
+		struct why why;
+
+		assert_int_equal(parse(cases[i].scheme, cases[i].text, &v, &why), -cases[i].err);
+		assert_int_equal(why.err, cases[i].err);
+		if (strstr(why.text, cases[i].sentence) == NULL)
+			fail_msg("%zu: %s", i, why.text);
+		scheme_version_release(&v);
+	}
+}
+
 static void sum(enum checksum_kind kind, const char *text, size_t times, const char *want)
 {
 	struct checksum *c = NULL;
@@ -228,7 +327,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(patterns), cmocka_unit_test(files), cmocka_unit_test(numbers),
 		cmocka_unit_test(registry), cmocka_unit_test(sums),  cmocka_unit_test(frames),
-		cmocka_unit_test(bombs),
+		cmocka_unit_test(bombs),    cmocka_unit_test(hfdir), cmocka_unit_test(hfdir_bad),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
