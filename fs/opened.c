@@ -20,6 +20,8 @@
 #include <stdlib.h>
 
 enum { WANTED_MAX = 4 };
+/* A larger frame is not unpacked into memory where the disk is full. */
+enum { SPILL_MAX = 64 << 20 };
 
 /* Header bytes that may be held besides the ones in use. */
 static const uint64_t budget = 40u << 20;
@@ -127,7 +129,7 @@ static int unpack(struct run *r, struct opened *o, struct why *why)
 	o->cache = cache;
 	blob_want(o->blob, &all, 1);
 	err = frame_unpack(&packed, frame_most(o->blob->size), &sink, &size, why);
-	if (err < 0 && cachedir_spill(cache, o->fd, err)) {
+	if (err < 0 && o->blob->size <= SPILL_MAX && cachedir_spill(cache, o->fd, err)) {
 		if (why != NULL)
 			*why = (struct why){0};
 		err = frame_unpack(&packed, frame_most(o->blob->size), &sink, &size, why);
