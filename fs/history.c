@@ -115,6 +115,13 @@ static struct slot *wanted(struct history *h)
 	return h->current;
 }
 
+static void move(struct history *h, struct slot *to)
+{
+	h->current = to;
+	guard_moved(&h->guard, h->current);
+	history_note_split(h);
+}
+
 /* Lets current follow unless something holds it; true when it moved. */
 static bool follow(struct history *h)
 {
@@ -130,9 +137,20 @@ static bool follow(struct history *h)
 		history_note_split(h);
 		return false;
 	}
-	h->current = to;
-	guard_moved(&h->guard, h->current);
-	history_note_split(h);
+	move(h, to);
+	return true;
+}
+
+/* Off a version that was taken out, whatever holds it: who is loading it goes on with it. */
+static bool leave(struct history *h)
+{
+	struct slot *to = h->slots;
+
+	if (!h->current || !h->current->replaced || h->current == h->newest)
+		return follow(h);
+	while (to && (!to->ready || to->asked || to->replaced))
+		to = to->next;
+	move(h, to ? to : h->newest);
 	return true;
 }
 
@@ -248,7 +266,7 @@ void history_drop(struct history *h, uint64_t first, uint64_t last)
 			s->pinned = false;
 			s->replaced = true;
 		}
-	finish(h, follow(h));
+	finish(h, leave(h));
 }
 
 struct generation *slot_ref(const struct slot *s)

@@ -40,8 +40,8 @@ int history_publish(struct history *h, struct generation *g) MUST_CHECK;
 int history_add_older(struct history *h, struct generation *g) MUST_CHECK;
 /* Adds an older generation that was asked for, pinned. */
 int history_add_pinned(struct history *h, struct generation *g) MUST_CHECK;
-/* Takes out the versions from first to last: nobody gets them any more, and what is open stays.
- * Not the newest: publish another before. */
+/* Takes out the versions from first to last: nobody gets them any more, whatever holds current, and
+ * what is open or being loaded stays.  Not the newest: publish another before. */
 void history_drop(struct history *h, uint64_t first, uint64_t last);
 /* Each returns a reference or NULL. */
 struct generation *history_current(struct history *h);

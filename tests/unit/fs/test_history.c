@@ -250,7 +250,9 @@ static void taken_out_versions_go(void **unused)
 	assert_int_equal(history_pin(h, 4), 0);
 	open = history_version(h, 5);
 	__atomic_fetch_add(&open->state->opens, 1, __ATOMIC_RELAXED);
+	history_hold(h, NSEC_PER_SEC);
 	publish(h, 2, "aaaaaaaa");
+	assert_int_equal(version_of(history_current(h)), 5);
 	history_drop(h, 3, UINT64_MAX);
 	assert_int_equal(version_of(history_current(h)), 2);
 	assert_int_equal(version_of(history_newest(h)), 2);
