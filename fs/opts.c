@@ -44,6 +44,7 @@ void opts_init(struct opts *o)
 void opts_release(struct opts *o)
 {
 	free(o->source);
+	free(o->part);
 	free(o->mountpoint);
 	free(o->base);
 	free(o->cache_dir);

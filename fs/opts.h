@@ -14,6 +14,7 @@ enum materialize { MATERIALIZE_AUTO, MATERIALIZE_ALWAYS, MATERIALIZE_NEVER };
 
 struct opts {
 	char *source, *mountpoint;
+	char *part; /* no option: the directory of the source that is the run; NULL: all of it */
 	char *base, *cache_dir, *log_file;
 	char *token_file, *ca_file;
 	char *endpoint_url, *region, *profile; /* of S3 */

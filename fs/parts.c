@@ -364,6 +364,16 @@ static const struct store_ops part_ops = {
 	.describe = part_describe,
 };
 
+char *parts_name(const char *place, const char *path)
+{
+	size_t len = strlen(place);
+	char *joined;
+
+	while (len > 1 && place[len - 1] == '/')
+		len--;
+	return asprintf(&joined, "%.*s/%s", (int)len, place, path) < 0 ? NULL : joined;
+}
+
 int parts_open(struct parts *p, const char *path, const char *name, struct store **out)
 {
 	struct part *part = calloc(1, sizeof(*part));

@@ -28,6 +28,9 @@ void parts_stop(struct parts *p);
 /* The store of the directory `path`, called `name`. */
 int parts_open(struct parts *p, const char *path, const char *name, struct store **out) MUST_CHECK;
 
+/* "place/path"; malloc'ed; NULL: out of memory. */
+char *parts_name(const char *place, const char *path);
+
 /* A new reference. */
 struct listing_ref *listing_ref(struct listing_ref *l);
 

@@ -26,16 +26,6 @@ static const int64_t PENDING_NS = 20 * INT64_C(1000000), TICK_NS = NSEC_PER_SEC;
 static const int64_t LOCAL_AGE_NS = 100 * INT64_C(1000000);
 static const int64_t COALESCE_NS = 10 * INT64_C(1000000), RETRY_NS = 10 * NSEC_PER_SEC;
 
-static char *below(const char *place, const char *path)
-{
-	size_t len = strlen(place);
-	char *joined;
-
-	while (len > 1 && place[len - 1] == '/')
-		len--;
-	return asprintf(&joined, "%.*s/%s", (int)len, place, path) < 0 ? NULL : joined;
-}
-
 static void member_free(struct member *m)
 {
 	inodes_free(m->inodes);
@@ -63,8 +53,8 @@ static struct member *member_new(struct roster *r, const char *path)
 	if (m == NULL)
 		return NULL;
 	m->opts = *r->top->opts;
-	m->opts.source = below(r->top->opts->source, path);
-	m->opts.mountpoint = below(r->mountpoint, path);
+	m->opts.source = parts_name(r->top->opts->source, path);
+	m->opts.mountpoint = parts_name(r->mountpoint, path);
 	m->path = strdup(path);
 	if (m->opts.source == NULL || m->opts.mountpoint == NULL || m->path == NULL) {
 		member_free(m);
@@ -76,7 +66,7 @@ static struct member *member_new(struct roster *r, const char *path)
 /* Makes its stack and starts its watch. */
 static int set_up(struct roster *r, struct member *m, struct why *why)
 {
-	char *name = below(r->top->store->name, m->path);
+	char *name = parts_name(r->top->store->name, m->path);
 	struct stack *stack = NULL;
 	struct inodes *inodes = NULL;
 	struct store *part = NULL;

@@ -32,6 +32,7 @@
 #include "fs/gate.h"
 #include "fs/history.h"
 #include "fs/node.h"
+#include "fs/parts.h"
 #include "fs/remember.h"
 
 #include <stdio.h>
@@ -275,10 +276,33 @@ static int open_gate(struct stack *s, bool tool, struct why *why)
 	struct store *source = s->store;
 	int ret;
 
-	if (s->opts->runs == RUNS_ONE)
+	if (s->opts->runs == RUNS_ONE || s->source != NULL)
 		return 0;
 	s->store = NULL;
 	ret = gate_new(source, &config, &s->store);
+	return ret < 0 ? why_set(why, -ret, "out of memory") : 0;
+}
+
+/* The store becomes that of a part of it. */
+static int open_part(struct stack *s, const char *path, struct why *why)
+{
+	char *name = parts_name(s->store->name, path), *source = parts_name(s->opts->source, path);
+	int ret = name != NULL && source != NULL ? 0 : -ENOMEM;
+
+	s->source = s->store;
+	s->part_of = s->source->name;
+	s->store = NULL;
+	if (ret == 0)
+		ret = parts_new(s->source, 0, NULL, &s->parts);
+	if (ret == 0)
+		ret = parts_open(s->parts, path, name, &s->store);
+	if (ret == 0) {
+		free(s->opts->source);
+		s->opts->source = source;
+		source = NULL;
+	}
+	free(name);
+	free(source);
 	return ret < 0 ? why_set(why, -ret, "out of memory") : 0;
 }
 
@@ -293,6 +317,8 @@ int stack_new(struct opts *opts, bool with_history, struct stack **out, struct w
 	serving_init(&s->serving);
 	s->started_real_ns = clock_real_ns();
 	ret = open_store(s, opts->source, false, &s->store, why);
+	if (ret == 0 && opts->part != NULL)
+		ret = open_part(s, opts->part, why);
 	if (ret == 0 && opts->base != NULL) {
 		ret = open_store(s, opts->base, true, &s->base, why);
 		if (ret < 0)
@@ -323,6 +349,7 @@ int stack_new_part(struct stack *top, struct opts *opts, struct store *store, ui
 	s->opts = opts;
 	s->part = true;
 	s->subject = subject;
+	s->part_of = top->store->name;
 	s->http = top->http;
 	s->blocks = top->blocks;
 	s->blocks_why = top->blocks_why;
@@ -478,6 +505,7 @@ void stack_free(struct stack *s)
 		watch_stop(s->watch);
 	watch_free(s->watch);
 	store_stop(s->store);
+	store_stop(s->source);
 	if (!s->part) {
 		store_stop(s->base);
 		http_shutdown(s->http);
@@ -493,6 +521,8 @@ void stack_free(struct stack *s)
 		store_free(s->base);
 	}
 	store_free(s->store);
+	parts_free(s->parts);
+	store_free(s->source);
 	if (!s->part)
 		http_free(s->http);
 	serving_destroy(&s->serving);

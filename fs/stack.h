@@ -18,7 +18,11 @@ struct stack {
 	struct cachedir *cache;
 	bool cache_in_memory;
 	struct why cache_why; /* why it is in memory */
-	const char *subject;  /* of its threads' log lines: the run's path; NULL; borrowed */
+	/* Of a part of a source: the source, where it is ours, and what lists it; and its name. */
+	struct store *source;
+	struct parts *parts;
+	const char *part_of;
+	const char *subject; /* of its threads' log lines: the run's path; NULL; borrowed */
 	bool part; /* one of several runs: network, block cache and --base are another stack's */
 	struct nodes *nodes;
 	struct history *history; /* NULL for tools */
@@ -29,7 +33,8 @@ struct stack {
 };
 
 /* with_history: as a mount has it (history and watch, thread not started); without: a tool that
- * calls run_scan() and run_build() itself. No threads are started. */
+ * calls run_scan() and run_build() itself. No threads are started.  With opts->part only that
+ * directory of the source is meant, and opts->source becomes its name. */
 int stack_new(struct opts *opts, bool with_history, struct stack **out, struct why *why) MUST_CHECK;
 /* One of the runs in the source of `top`, which outlives it, as a mount has it.  `store` is taken
  * over, also on failure; opts are its own, their source and mount point are the run's; subject is

@@ -435,6 +435,8 @@ void status_json(struct stack *s, struct buf *out)
 	make_line(&v, &line);
 	put(root, "weightfs", json_string(WEIGHTFS_VERSION));
 	put(root, "source", status_text_json(s->store->name));
+	put(root, "part_of", status_text_json(s->part_of));
+	put(root, "part", status_text_json(s->subject));
 	put(root, "base", status_text_json(s->base != NULL ? s->base->name : NULL));
 	put(root, "mountpoint", status_text_json(s->opts->mountpoint));
 	put(root, "shard_size",

@@ -139,6 +139,17 @@ static int take_options(json_t *options, struct opts *o)
 	return ret;
 }
 
+/* Of one of several runs that are mounted: the source of them all, and which part of it. */
+static int take_source(json_t *status, struct opts *o)
+{
+	const char *whole = json_string_value(json_object_get(status, "part_of"));
+	const char *part = json_string_value(json_object_get(status, "part"));
+
+	if (whole == NULL || part == NULL)
+		return set_text(&o->source, json_string_value(json_object_get(status, "source")));
+	return set_text(&o->source, whole) < 0 ? -ENOMEM : set_text(&o->part, part);
+}
+
 int place_source(const char *place, struct opts *o, struct why *why)
 {
 	json_t *status = NULL;
@@ -150,7 +161,7 @@ int place_source(const char *place, struct opts *o, struct why *why)
 		const char *times = json_string_value(json_object_get(status, "times"));
 		json_int_t shard = json_integer_value(json_object_get(status, "shard_size"));
 
-		ret = set_text(&o->source, json_string_value(json_object_get(status, "source")));
+		ret = take_source(status, o);
 		if (ret == 0)
 			ret = set_text(&o->base,
 				       json_string_value(json_object_get(status, "base")));

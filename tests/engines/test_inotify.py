@@ -141,3 +141,19 @@ def test_killed_while_it_touches(bucket, run, tmp_path):
         assert m.process.wait(timeout=mounted.WAIT) == -signal.SIGKILL
         with pytest.raises(OSError, match="not connected"):
             os.stat(m.at)
+
+
+def test_events_of_one_of_several_runs(bucket):
+    """In the directory of the run that has moved, and in no other."""
+    states = models.states(4, 3, models.SMALL)
+    runs = {name: trl.Run(bucket / name, "v3", interval=50) for name in ("a", "team/b")}
+    for one in runs.values():
+        one.sync(states[0])
+    with Mount(bucket) as m, Watcher() as w:
+        tops = {name: w.add(m.at / name) for name in runs}
+        for number, (name, one) in enumerate(runs.items(), 1):
+            assert m.run(name).status()["serving"]["inotify"] == {"on": True, "why": None}
+            one.sync(states[number])
+            seen = w.events({(tops[name], FILE)})
+            assert {watch for watch, _, _ in seen} == {tops[name]}, seen
+            m.run(name).wait_version(2)
