@@ -234,7 +234,8 @@ static void choose(const struct directories *d, const struct scheme *s, struct f
 	for (size_t i = 0; i < a->count; i++)
 		if (a->v[i].sign)
 			best = MIN(best, a->v[i].rank);
-	if (d->latest.known &&
+	/* Without a sign it is another scheme that `latest` is of. */
+	if (best != SIZE_MAX && d->latest.known &&
 	    !version_word(s->words, d->latest.word, strlen(d->latest.word), &best))
 		best = SIZE_MAX;
 	for (size_t i = 0; i < a->count; i++)

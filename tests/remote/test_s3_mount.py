@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from lib import checks, driven, longrun, models, mounted, oracle, trl
+from lib import checks, driven, hfdir, longrun, models, mounted, oracle, trl
+from lib import safetensors_py as st
 from lib.aws_fakes import AwsFakes
 from lib.mounted import Mount
 from lib.strict_s3 import StrictS3
@@ -201,6 +202,29 @@ def test_probes_for_directories(name, bucket, monkeypatch):
             mounted.wait_until((m.at / "added.json").exists, "a companion is not seen")
             server.put("run/latest", name.format(9).encode())
             m.wait_version(9)
+
+
+def test_many_shards(bucket, monkeypatch):
+    """A version in dozens of files: every byte, and of what arrives each file is fetched once."""
+    set_environment(monkeypatch, driven.keys())
+    spec = {f"layer.{i:02d}": ("BF16", (300, 7)) for i in range(40)}
+    states = [None, *models.states(94, 3, spec)]
+    trainer = hfdir.Trainer(bucket, states, shards=40)
+    trainer.full(1)
+    with StrictS3() as server:
+        server.put_tree(bucket, "run/")
+        with Mount("s3://bucket/run", args=["--endpoint-url", server.endpoint]) as m:
+            m.wait_version(1)
+            for version in (2, 3):
+                trainer.delta(version)
+                mark = server.s3.mark()
+                server.put_tree(bucket, "run/")
+                m.wait_version(version)
+                assert server.s3.count("GET .*weight_v0", mark) == 41
+            for version in (1, 2, 3):
+                have = st.load_file(m.tree(version) / "model.safetensors")[0]
+                assert {n: t.data.tobytes() for n, t in have.items()} == \
+                    {n: t.data.tobytes() for n, t in states[version].items()}
 
 
 def test_offline(server, bucket, monkeypatch, scratch):
