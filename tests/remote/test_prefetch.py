@@ -79,3 +79,23 @@ def test_packed_anchor(bucket, scratch):
             before = fetched(m)
             assert publishing.same_state(publishing.st.load(read_all(m))[0], states[-1])
             assert fetched(m) == before
+
+
+def test_one_more_delta(bucket, scratch):
+    """The one step that has come is asked for in a few requests at once, and nothing else is."""
+    run_of, states = trl.Run(bucket, "v3"), models.states(51, 2, SPEC)
+    for state in states:
+        run_of.sync(state)
+    with Nginx(bucket, scratch / "nginx") as one, \
+            Mount(one.url("json"), args=["--times", "ignore"]) as m:
+        m.wait_version(2)
+        read_all(m)
+        before = m.status()["blocks"]
+        path = run_of.sync({name: t._replace(data=t.data ^ 1) for name, t in states[1].items()})
+        m.control("refresh")
+        m.wait_version(3)
+        after, size = m.status()["blocks"], path.stat().st_size
+        assert after["fetched_bytes"] - before["fetched_bytes"] == size > 5 << 20
+        assert after["fetches"] - before["fetches"] <= 2 + (size >> 21)
+        want = oracle.Oracle(bucket, trust_times=False).files(3)["model.safetensors"]
+        assert read_all(m) == want

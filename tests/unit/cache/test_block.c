@@ -257,6 +257,38 @@ static void test_streams(void **state)
 	rig_close(&r);
 }
 
+/* What will be read from end to end: a small request and some more, at once, and no byte twice. */
+static void test_beginning(void **state)
+{
+	const uint64_t size = 5 * MIB + 77, large = 40 * MIB;
+	struct blob *b;
+	struct rig r;
+
+	rig_open_disk(&r, 0);
+	r.m->latency_ns = 1000000;
+	b = rig_blob(&r, 10, size);
+	blob_want_beginning(b);
+	assert_int_equal(mem_fetches(r.m), 4);
+	expect_whole(b, 10, 100000);
+	rig_quiet(&r);
+	assert_int_equal(mem_fetches(r.m), 4);
+	assert_int_equal(mem_fetched(r.m), size);
+	blob_want_beginning(b); /* all there */
+	blob_unref(b);
+	b = rig_blob(&r, 11, 1000);
+	blob_want_beginning(b);
+	expect_whole(b, 11, 1000);
+	assert_int_equal(mem_fetches(r.m), 5);
+	blob_unref(b);
+	mem_forget(r.m);
+	b = rig_blob(&r, 12, large);
+	blob_want_beginning(b);
+	rig_quiet(&r);
+	assert_int_equal(mem_fetched(r.m), 32 * MIB);
+	blob_unref(b);
+	rig_close(&r);
+}
+
 /* One large read, as of a delta: at once, in large requests. */
 static void test_large_read(void **state)
 {
@@ -457,6 +489,7 @@ int main(void)
 		scratch_test(test_error_is_shared), scratch_test(test_background_failure),
 		scratch_test(test_timeout),	    scratch_test(test_close_with_fetches),
 		scratch_test(test_random_reads),    scratch_test(test_streams),
+		scratch_test(test_beginning),	    scratch_test(test_pull),
 		scratch_test(test_large_read),	    scratch_test(test_pull),
 		scratch_test(test_pull_ends),	    scratch_test(test_pull_goes_on_after_failures),
 		scratch_test(test_memory_only),	    scratch_test(test_no_directory),
