@@ -5,6 +5,10 @@
  * A file's path comes from somebody else's index and is joined to the version's directory: it must
  * not lead out of it, nor name what a listing leaves out.
  *
+ * An index that puts tensors into files is held against them: files of one save under the index of
+ * another would be a mix.  What is kept of an index for that is a number per file; only where that
+ * differs is the text read again, to find out by which tensor.
+ *
  * No state; any number of threads.
  */
 #include "codec/scheme.h"
@@ -12,6 +16,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 void scheme_version_release(struct scheme_version *v)
 {
@@ -20,6 +25,8 @@ void scheme_version_release(struct scheme_version *v)
 	free(v->files);
 	v->files = NULL;
 	v->file_count = 0;
+	free(v->names);
+	v->names = NULL;
 	for (size_t i = 0; i < v->sum_count; i++)
 		free(v->sums[i].path);
 	free(v->sums);
@@ -156,6 +163,76 @@ int scheme_sum(struct scheme_version *v, const char *path, enum checksum_kind ki
 		return why_set(why, ENOMEM, "out of memory");
 	v->sum_count++;
 	return 0;
+}
+
+/* ---- the tensors of files ---- */
+
+static void add_name(struct scheme_names *n, const char *tensor)
+{
+	n->count++;
+	n->sum += XXH3_64bits(tensor, strlen(tensor));
+}
+
+int scheme_names(struct scheme_version *v, json_t *map, struct why *why)
+{
+	const char *tensor;
+	json_t *value;
+
+	v->names = calloc(v->file_count + 1, sizeof(*v->names));
+	if (v->names == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	json_object_foreach (map, tensor, value) {
+		const char *file = json_string_value(value);
+		char **at = file != NULL ? bsearch(&file, v->files, v->file_count,
+						   sizeof(*v->files), compare_text)
+					 : NULL;
+
+		if (at != NULL)
+			add_name(&v->names[at - v->files], tensor);
+	}
+	return 0;
+}
+
+bool scheme_names_equal(const struct scheme_names *names, const struct st_header *header)
+{
+	struct scheme_names have = {0};
+
+	for (size_t i = 0; i < header->count; i++)
+		add_name(&have, header->tensors[i].name);
+	return have.count == names->count && have.sum == names->sum;
+}
+
+int scheme_names_check(const char *text, size_t len, const char *file,
+		       const struct st_header *header, bool exact, struct why *why)
+{
+	json_t *root = scheme_json(text, len, why), *value;
+	json_t *map = json_object_get(root, "weight_map");
+	const char *tensor;
+	int err = root != NULL ? 0 : -EBADMSG;
+
+	json_object_foreach (map, tensor, value) {
+		const char *said = json_string_value(value);
+
+		if (said == NULL || strcmp(said, file) != 0 || st_find(header, tensor) != NULL)
+			continue;
+		err = why_set(why, EBADMSG,
+			      "has no tensor \"%s\", and the index beside it puts that there: the "
+			      "two are not of one save",
+			      SHOWN(tensor));
+		break;
+	}
+	for (size_t i = 0; exact && err == 0 && i < header->count; i++) {
+		const char *name = header->tensors[i].name;
+		const char *said = json_string_value(json_object_get(map, name));
+
+		if (said == NULL || strcmp(said, file) != 0)
+			err = why_set(why, EBADMSG,
+				      "has a tensor \"%s\", and the index beside it does not put "
+				      "that there: the two are not of one save",
+				      SHOWN(name));
+	}
+	json_decref(root);
+	return err;
 }
 
 bool scheme_matches(const char *pattern, const char *path)

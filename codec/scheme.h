@@ -30,6 +30,11 @@ struct scheme_sum {
 };
 
 /* What one index says: one anchor or one delta of its version. */
+/* Which tensors an index puts into a file: how many, and the sum of the XXH3-64 of their names. */
+struct scheme_names {
+	uint64_t count, sum;
+};
+
 struct scheme_version {
 	bool delta;
 	bool says_version; /* delta: the number that the index has; the version's must be the same
@@ -43,6 +48,7 @@ struct scheme_version {
 			 the reader looks at them as one list of tensors.  None: a delta
 			 without a change (of a single object: that object) */
 	size_t file_count;
+	struct scheme_names *names; /* of each file; NULL: the index names no tensors */
 	bool all;  /* it names no files: its objects are all safetensors files beside it, as many as
 		      such a name says (model-00001-of-00002.safetensors: 2) */
 	bool side; /* the reader wants the text of this index: struct side */
@@ -125,10 +131,20 @@ bool scheme_number(const struct json_t *value, const char *prefix, uint64_t *out
  * no plain relative path of visible names, -ENOMEM; the sentence does not say where it stands. */
 int scheme_file(struct scheme_version *v, const char *path, struct why *why) MUST_CHECK;
 void scheme_files_end(struct scheme_version *v);
+/* What a weight_map, {tensor: file}, says of each of the files, which are as scheme_files_end()
+ * left them; values that are no string are passed over.  -ENOMEM. */
+int scheme_names(struct scheme_version *v, struct json_t *map, struct why *why) MUST_CHECK;
 /* Adds the sum of an object.  One that no listing shows is dropped.  -EBADMSG when `hex` is no sum
  * of that kind, -ENOMEM. */
 int scheme_sum(struct scheme_version *v, const char *path, enum checksum_kind kind, const char *hex,
 	       struct why *why) MUST_CHECK;
+/* Has a file just so many tensors of such names? */
+bool scheme_names_equal(const struct scheme_names *names, const struct st_header *header);
+/* The text of an index with a weight_map against a file that it names: 0; -EBADMSG when the file
+ * lacks a tensor that the index puts there, or, if `exact`, has one that the index does not;
+ * -ENOMEM. */
+int scheme_names_check(const char *text, size_t len, const char *file,
+		       const struct st_header *header, bool exact, struct why *why) MUST_CHECK;
 /* Does a path match a pattern whose last part may have one `*`? */
 bool scheme_matches(const char *pattern, const char *path);
 

@@ -85,7 +85,7 @@ static int take_files(json_t *map, struct scheme_version *x, struct why *why)
 			return err;
 	}
 	scheme_files_end(x);
-	return 0;
+	return scheme_names(x, map, why);
 }
 
 static int parse(const char *index, uint64_t number, const char *text, size_t len,

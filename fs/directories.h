@@ -25,6 +25,7 @@
 
 #include "cache/store.h"
 #include "cache/table.h"
+#include "codec/format.h"
 #include "codec/scheme.h"
 #include "fs/manifest.h"
 
@@ -136,6 +137,13 @@ struct dir_index *directory_index(struct directories *d, const struct dir_found 
 /* The checksum that the index of its version's directory has of a whole object; false: none. */
 bool directory_sum(const struct directories *d, const char *key, enum checksum_kind *out_kind,
 		   char out[CHECKSUM_HEX]);
+/* Holds the header of an object against what the index of its version's directory says of its
+ * tensors: 0; -EBADMSG; what reading the index again gave. */
+int directory_agrees(const struct directories *d, struct store *store,
+		     const struct listing *listing, const char *key, const struct delta *delta,
+		     struct why *why) MUST_CHECK;
+/* What an index says of the tensors of an object; NULL: nothing. */
+const struct scheme_names *directory_names(const struct directories *d, const char *key);
 /* Has a version any?  Of a single object: that. */
 bool directory_has_index(const struct dir_found *f);
 /* Is everything there that is written last? */

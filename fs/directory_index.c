@@ -11,7 +11,6 @@
 #include "cache/blob.h"
 #include "cache/fileio.h"
 #include "cache/version_name.h"
-#include "codec/safetensors.h"
 #include "fs/directories.h"
 #include "fs/parallel.h"
 
@@ -275,6 +274,11 @@ static int compare_sum(const void *key, const void *sum)
 	return strcmp(key, ((const struct scheme_sum *)sum)->path);
 }
 
+static int compare_file(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 bool directory_sum(const struct directories *d, const char *key, enum checksum_kind *out_kind,
 		   char out[CHECKSUM_HEX])
 {
@@ -302,6 +306,72 @@ bool directory_sum(const struct directories *d, const char *key, enum checksum_k
 			return true;
 		}
 	return false;
+}
+
+/* ---- tensors ---- */
+
+/* What an index says of the tensors of an object, which lies in its directory; NULL: nothing. */
+static const struct scheme_names *find_names(const struct directories *d, const char *key,
+					     const struct dir_index **out, const char **out_file)
+{
+	const char *const *indexes = d->scheme != NULL ? d->scheme->indexes : NULL;
+	const char *slash = strrchr(key, '/');
+	char at[MANIFEST_KEY_MAX + 1];
+
+	for (size_t i = 0; slash != NULL && indexes != NULL && indexes[i] != NULL; i++) {
+		const struct dir_index *x;
+		char **file;
+
+		if (snprintf(at, sizeof(at), "%.*s%s", (int)(slash + 1 - key), key, indexes[i]) >=
+		    (int)sizeof(at))
+			continue;
+		x = table_get_str(d->indexes, at);
+		if (x == NULL || !x->read || x->why.err != 0 || x->said.names == NULL)
+			continue;
+		*out_file = slash + 1;
+		file = bsearch(out_file, x->said.files, x->said.file_count, sizeof(char *),
+			       compare_file);
+		if (file == NULL)
+			continue;
+		*out = x;
+		return &x->said.names[file - x->said.files];
+	}
+	return NULL;
+}
+
+int directory_agrees(const struct directories *d, struct store *store,
+		     const struct listing *listing, const char *key, const struct delta *delta,
+		     struct why *why)
+{
+	const struct st_header *header = delta->original != NULL ? delta->original : delta->header;
+	const struct scheme_names *names;
+	const struct dir_index *x;
+	const struct object *o;
+	const char *file;
+	char *text = NULL;
+	int err;
+
+	names = header != NULL ? find_names(d, key, &x, &file) : NULL;
+	if (names == NULL || scheme_names_equal(names, header))
+		return 0;
+	o = listing_find(listing, x->key);
+	if (o == NULL)
+		return why_set(why, ESTALE, "its index %s is gone", SHOWN(x->key));
+	err = directory_text(store, o, INDEX_MAX, &text, why);
+	if (err < 0)
+		return why_prefix(why, "its index %s", SHOWN(x->key));
+	/* A checkpoint may have more than its index knows, as loaders see it. */
+	err = scheme_names_check(text, o->size, file, header, delta->full == 0, why);
+	free(text);
+	return err;
+}
+
+const struct scheme_names *directory_names(const struct directories *d, const char *key)
+{
+	const struct dir_index *x;
+	const char *file;
+
+	return find_names(d, key, &x, &file);
 }
 
 /* ---- what they are for ---- */

@@ -130,6 +130,7 @@ static const uint8_t *base_state(const struct run *r, const struct manifest_entr
 struct identity declared_identity(const struct run *r, const struct named *named)
 {
 	struct identity id = {0};
+	const struct scheme_names *names;
 	const struct manifest_entry *e;
 	const uint8_t *base;
 
@@ -148,6 +149,9 @@ struct identity declared_identity(const struct run *r, const struct named *named
 	identity_mix(&id, &named->size, sizeof(named->size));
 	if (e->index != NULL)
 		identity_mix(&id, e->index_id, sizeof(e->index_id));
+	names = r->lineage.own != NULL ? directory_names(&r->directories, named->key) : NULL;
+	if (names != NULL)
+		identity_mix(&id, names, sizeof(*names));
 	return id;
 }
 
@@ -207,6 +211,11 @@ int declared_check(const struct run *r, const struct named *named, const struct 
 
 	if (e == NULL)
 		return 0;
+	err = r->lineage.own == NULL ? 0
+				     : directory_agrees(&r->directories, r->config.store,
+							&r->current->listing, named->key, d, why);
+	if (err < 0)
+		return err;
 	if (e->kind == MANIFEST_ANCHOR)
 		return d->sparse == 0 && d->full > 0
 			       ? 0

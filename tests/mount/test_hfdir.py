@@ -131,6 +131,60 @@ def test_without_base(bucket, scratch):
         holds(m.at, states[3])
 
 
+def test_files_of_another_save(bucket):
+    """What an index says of its files has to be so: of a delta to the tensor; of a whole checkpoint
+    each tensor has to be where it says, and more than it says is fine.  An index that is put right
+    is believed, with the same files."""
+    states = models.states(67, 6, models.SMALL)
+    t = hfdir.Trainer(bucket, states)
+    t.full(1)
+    t.delta(2)
+    t.delta(3)
+    index = t.folder(3) / hfdir.INDEX
+    good = json.loads(index.read_text())
+    where = good["weight_map"]
+    files = sorted(set(where.values()))
+    assert len(files) == 2
+    more = {**where, "z.weight": files[0]}
+    fewer = {n: f for n, f in where.items() if n != min(where)}
+    turned = {n: files[f == files[0]] for n, f in where.items()}
+    t.put(3, hfdir.INDEX, json.dumps({**good, "weight_map": more}).encode())
+    with Mount(bucket) as m:
+        for weight_map, sentence in ((more, 'no tensor "z.weight"'),
+                                     (fewer, f'a tensor "{min(where)}"'),
+                                     (turned, "no tensor")):
+            t.put(3, hfdir.INDEX, json.dumps({**good, "weight_map": weight_map}).encode())
+            mounted.wait_until(lambda s=sentence: sum(f"has {s}" in p["error"] and
+                                                      "not of one save" in p["error"]
+                                                      for p in m.status()["problems"]), m.status)
+            assert m.version() == 2
+            holds(m.at, states[2])
+        t.put(3, hfdir.INDEX, json.dumps(good).encode())
+        m.wait_version(3)
+        holds(m.at, states[3])
+        # A checkpoint is written over another one, whose index is there until the end.
+        models.write_base(t.folder(4), states[4], shards=2)
+        m.wait_version(4)
+        index = json.loads((t.folder(4) / hfdir.INDEX).read_text())
+        names = sorted(states[5])
+        t.folder(5).mkdir()
+        for i, file in enumerate(sorted(set(index["weight_map"].values()))):
+            part = {n: states[5][n] for n in names[2 * i:2 * i + 2]}
+            assert set(part) != {n for n, f in index["weight_map"].items() if f == file}
+            t.put(5, file, st.dump(part, {"format": "pt"}))
+            index["weight_map"].update({n: file for n in list(part)[1:]})
+        shutil.copy(t.folder(4) / hfdir.INDEX, t.folder(5))
+        mounted.wait_until(lambda: [p for p in m.status()["problems"]
+                                    if p["object"].startswith("weight_v000005/model-") and
+                                    "not of one save" in p["error"]], m.status)
+        assert m.version() == 4
+        index["weight_map"] = {n: f for n, f in index["weight_map"].items() if n != "b.weight"}
+        t.put(5, hfdir.INDEX, json.dumps(index).encode())
+        m.wait_version(5)
+        assert {n: x.data.tobytes() for p in m.at.glob("*.safetensors")
+                for n, x in st.load_file(p)[0].items()} == t.bytes_of(5)
+
+
 def test_broken_chains(bucket):
     """A missing link, a delta for another base, one that says another number: nothing on top of
     them becomes visible, until the next whole checkpoint."""
@@ -147,7 +201,8 @@ def test_broken_chains(bucket):
         assert len(m.status()["problems"]) == 1
         t.delta(3)
         m.wait_version(3)
-        assert "older than version 3" in m.wait_problem("weight_v000004/" + hfdir.INDEX)
+        mounted.wait_until(lambda: "older than version 3" in
+                           (m.problem("weight_v000004/" + hfdir.INDEX) or ""), m.status)
         link, after = (t.folder(n) / hfdir.INDEX for n in (3, 4))
         os.utime(link, ns=(after.stat().st_mtime_ns - 1,) * 2)
         m.wait_version(5)

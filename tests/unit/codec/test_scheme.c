@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What schemes share (files, numbers, patterns), checksums against known answers, and frames. */
+#include "codec/buf.h"
 #include "codec/checksum.h"
 #include "codec/format.h"
 #include "codec/frame.h"
@@ -54,6 +55,66 @@ static void files(void **unused)
 		assert_string_equal(v.files[i], name);
 	}
 	scheme_version_release(&v);
+}
+
+/* A header of tensors of one byte each. */
+static struct st_header *header_of(const char *const *tensors, size_t n)
+{
+	struct buf json = {0};
+	struct st_header *header = NULL;
+	struct why why = {0};
+
+	buf_addf(&json, "{");
+	for (size_t i = 0; i < n; i++)
+		buf_addf(&json,
+			 "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}",
+			 i > 0 ? "," : "", tensors[i], i, i + 1);
+	buf_addf(&json, "}");
+	assert_int_equal(st_parse(buf_str(&json), json.len, 8 + json.len + n, &header, &why), 0);
+	buf_release(&json);
+	return header;
+}
+
+/* An index against a file of two tensors: what is said at once, and why. */
+static void agrees(const char *map, bool exact, bool equal, const char *sentence)
+{
+	static const char *const tensors[] = {"b", "a"};
+	struct st_header *header = header_of(tensors, 2);
+	struct scheme_version v = {0};
+	struct why why = {0};
+	char text[200];
+	json_t *root;
+	int err;
+
+	snprintf(text, sizeof(text), "{\"weight_map\":%s}", map);
+	root = json_loads(map, 0, NULL);
+	assert_non_null(root);
+	assert_int_equal(scheme_file(&v, "y.safetensors", &why), 0);
+	assert_int_equal(scheme_file(&v, "x.safetensors", &why), 0);
+	scheme_files_end(&v);
+	assert_int_equal(scheme_names(&v, root, &why), 0);
+	assert_int_equal(scheme_names_equal(&v.names[0], header), equal);
+	err = scheme_names_check(text, strlen(text), "x.safetensors", header, exact, &why);
+	assert_int_equal(err, sentence != NULL ? -EBADMSG : 0);
+	if (sentence != NULL)
+		assert_non_null(strstr(why.text, sentence));
+	json_decref(root);
+	scheme_version_release(&v);
+	st_free(header);
+}
+
+static void names(void **unused)
+{
+#define X ":\"x.safetensors\""
+#define Y ":\"y.safetensors\""
+	agrees("{\"a\"" X ",\"b\"" X ",\"c\"" Y "}", true, true, NULL);
+	agrees("{\"a\"" X ",\"b\"" Y "}", true, false, "has a tensor \"b\"");
+	agrees("{\"a\"" X ",\"b\"" Y "}", false, false, NULL);
+	agrees("{\"a\"" X ",\"b\"" X ",\"c\"" X "}", false, false, "has no tensor \"c\"");
+	agrees("{\"a\"" X ",\"c\"" X "}", false, false, "has no tensor \"c\"");
+	agrees("{\"a\"" X ",\"b\":5}", true, false, "has a tensor \"b\"");
+#undef X
+#undef Y
 }
 
 static void number(const char *json, const char *prefix, bool ok, uint64_t want)
@@ -325,9 +386,10 @@ static void bombs(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(patterns), cmocka_unit_test(files), cmocka_unit_test(numbers),
-		cmocka_unit_test(registry), cmocka_unit_test(sums),  cmocka_unit_test(frames),
-		cmocka_unit_test(bombs),    cmocka_unit_test(hfdir), cmocka_unit_test(hfdir_bad),
+		cmocka_unit_test(patterns),  cmocka_unit_test(files),	 cmocka_unit_test(names),
+		cmocka_unit_test(numbers),   cmocka_unit_test(registry), cmocka_unit_test(sums),
+		cmocka_unit_test(frames),    cmocka_unit_test(bombs),	 cmocka_unit_test(hfdir),
+		cmocka_unit_test(hfdir_bad),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
