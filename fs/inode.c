@@ -105,6 +105,16 @@ const struct inodes_runs *inodes_runs(const struct inodes *t)
 	return r && r->several(r->ctx) ? r : NULL;
 }
 
+void inodes_set_gone(struct inodes *t)
+{
+	__atomic_store_n(&t->gone, true, __ATOMIC_RELEASE);
+}
+
+bool inodes_are_gone(const struct inodes *t)
+{
+	return __atomic_load_n(&t->gone, __ATOMIC_ACQUIRE);
+}
+
 bool inodes_are_several(const struct inodes *t)
 {
 	return inodes_runs(t) != NULL;

@@ -45,7 +45,7 @@ struct inodes_runs {
 	struct listing_ref *(*listing)(void *ctx);
 	struct store *(*store)(void *ctx);
 	/* 1: a run of that path is shown, *out is a reference; -ENOENT: there is one that is not
-	 * shown yet; 0: it is none. */
+	 * to be seen yet; 0: it is none, or still a directory like any. */
 	int (*look)(void *ctx, const char *path, struct inodes **out);
 	/* A run by its number, with a reference; NULL: it is gone. */
 	struct inodes *(*run)(void *ctx, uint64_t run);
@@ -55,6 +55,9 @@ struct inodes_runs {
 
 /* Borrowed; NULL: there are none any more. */
 void inodes_set_runs(struct inodes *t, const struct inodes_runs *runs);
+/* The run is not shown any more; what is open of it goes on. */
+void inodes_set_gone(struct inodes *t);
+bool inodes_are_gone(const struct inodes *t);
 /* Are there several? */
 bool inodes_are_several(const struct inodes *t);
 /* The last listing that the raw view shows, with a reference, or NULL; and whose objects they are.

@@ -11,6 +11,7 @@ struct inodes {
 	struct places *places;
 	uid_t uid;
 	gid_t gid;
+	bool gone;			/* atomic */
 	int refs;			/* atomic */
 	const struct inodes_runs *runs; /* atomic; borrowed */
 };

@@ -30,6 +30,13 @@ static bool can_wait(uint64_t ino)
 	return node_within(ino) == INO_VERSION || node_within(ino) == INO_NEWEST;
 }
 
+/* There is nothing to wait for: the run has gone, or was opened before it was known that there are
+ * several. */
+static bool is_over(const struct front_handle *h)
+{
+	return can_wait(h->ino) && (inodes_are_several(h->of) || inodes_are_gone(h->of));
+}
+
 void special_open(fuse_req_t req, const struct inode *inode, struct fuse_file_info *fi)
 {
 	struct front *f = front_of(req);
@@ -95,8 +102,7 @@ void special_read(fuse_req_t req, struct front_handle *h, size_t size, off_t off
 	struct reply_buffer *b = reply_buffer_take(size);
 	ssize_t len = -ENOMEM;
 
-	/* It was opened before it was known that there are several runs. */
-	if (can_wait(h->ino) && inodes_are_several(h->of)) {
+	if (is_over(h)) {
 		reply_buffer_give(b);
 		reply_stale(req);
 		return;
@@ -166,7 +172,7 @@ void op_poll(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct f
 			lock_release(&f->lock);
 		}
 		inode_text(h->of, ino, &now);
-		if (!text_differs(f, h, &now) && !inodes_are_several(h->of))
+		if (!text_differs(f, h, &now) && !is_over(h))
 			events = 0;
 		buf_release(&now);
 	}

@@ -79,7 +79,7 @@ static int look(void *ctx, const char *path, struct inodes **out)
 	if (m != NULL && m->shown) {
 		*out = inodes_ref(m->inodes);
 		ret = 1;
-	} else if (m != NULL) {
+	} else if (m != NULL && !m->plain) {
 		ret = -ENOENT;
 	}
 	lock_release(&r->lock);

@@ -17,6 +17,7 @@ struct member {
 	struct stack *stack;
 	struct inodes *inodes;
 	bool shown; /* guarded by lock */
+	bool plain; /* its directory was listed before it was a run's, and is shown so until then */
 	struct why trouble;
 	/* the thread's own */
 	int64_t retry_at;

@@ -131,6 +131,18 @@ static void insert(struct roster *r, struct member *m)
 	lock_release(&r->lock);
 }
 
+static bool is_listed(const struct listing *l, const struct member *m)
+{
+	char *prefix;
+	size_t begin, end;
+
+	if (asprintf(&prefix, "%s/", m->path) < 0)
+		return true;
+	end = runs_slice(l, prefix, &begin);
+	free(prefix);
+	return end > begin;
+}
+
 static int add_new(struct roster *r, const struct runs *found)
 {
 	for (size_t i = 0; i < found->count; i++) {
@@ -144,22 +156,11 @@ static int add_new(struct roster *r, const struct runs *found)
 		m = member_new(r, found->v[i]);
 		if (m == NULL)
 			return -ENOMEM;
+		m->plain = r->top_listing != NULL && is_listed(&r->top_listing->listing, m);
 		insert(r, m);
 		log_info("%s: a run", SHOWN(m->path));
 	}
 	return 0;
-}
-
-static bool is_listed(const struct listing *l, const struct member *m)
-{
-	char *prefix;
-	size_t begin, end;
-
-	if (asprintf(&prefix, "%s/", m->path) < 0)
-		return true;
-	end = runs_slice(l, prefix, &begin);
-	free(prefix);
-	return end > begin;
 }
 
 void roster_end_member(struct roster *r, struct member *m)
@@ -176,7 +177,7 @@ void roster_end_member(struct roster *r, struct member *m)
 static bool take_out(struct roster *r, const struct listing *l)
 {
 	struct member **at = &r->members, *out = NULL, *m;
-	bool first = false;
+	bool first = false, any;
 
 	lock_take(&r->lock);
 	while ((m = *at) != NULL) {
@@ -192,8 +193,11 @@ static bool take_out(struct roster *r, const struct listing *l)
 		out = m;
 	}
 	lock_release(&r->lock);
+	any = out != NULL;
 	while ((m = out) != NULL) {
 		out = m->next;
+		if (m->inodes != NULL)
+			inodes_set_gone(m->inodes);
 		log_info("%s: nothing of this run is listed any more", SHOWN(m->path));
 		roster_end_member(r, m);
 		lock_take(&r->lock);
@@ -201,6 +205,8 @@ static bool take_out(struct roster *r, const struct listing *l)
 		r->gone = m;
 		lock_release(&r->lock);
 	}
+	if (any)
+		r->ops.changed(r->ctx);
 	return first;
 }
 

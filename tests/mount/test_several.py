@@ -127,8 +127,12 @@ def test_coming_and_going(bucket):
 
         thread = threading.Thread(target=reads)
         thread.start()
-        shutil.rmtree(bucket / "a")
-        wait_until(lambda: not (m.at / "a").exists(), "a does not go")
+        with subprocess.Popen([mounted.BINARY, "wait", "--after", "2", m.at / "a"],
+                              stderr=subprocess.PIPE, text=True) as wait:
+            shutil.rmtree(bucket / "a")
+            wait_until(lambda: not (m.at / "a").exists(), "a does not go")
+            said = wait.communicate(timeout=mounted.WAIT)[1]
+            assert wait.returncode == 1 and "this one is gone" in said or "no such" in said, said
         assert os.listdir(m.at) == ["later"]
         assert [one["path"] for one in m.status()["runs"]] == ["later/b"]
         begin(bucket / "a", STATES[4:6])
@@ -181,6 +185,28 @@ def test_forced(bucket):
         assert not (m.at / "r" / ".weightfs").exists()
     assert '"auto", "one" or "several"' in mounted.run("mount", "--runs", "two", bucket, bucket,
                                                       check=False).stderr
+
+
+def test_one_base(bucket, scratch):
+    """Runs that began from the same checkpoint, which has what they do not upload."""
+    spec = {**models.SMALL, "never.uploaded": ("BF16", (7, 9))}
+    states = models.states(21, 4, spec, skip=("never.uploaded",))
+    base = models.write_base(scratch / "base", states[0], shards=2)
+    for name, part in (("a", states[1:3]), ("t/b", states[3:])):
+        run = trl.Run(bucket / name, "v3", interval=4)
+        for state in part:
+            run.sync({n: t for n, t in state.items() if n != "never.uploaded"})
+    with Mount(bucket, base=base) as m:
+        for name in ("a", "t/b"):
+            want, one = oracle.Oracle(bucket / name, base=base), m.run(name)
+            one.wait_version(want.numbers()[-1])
+            for version in want.numbers():
+                one.control(f"pin {version}")
+                checks.assert_tree(one.tree(version), want.files(version))
+    shutil.rmtree(bucket)
+    bucket.mkdir()
+    with Mount(bucket, base=base) as m:
+        assert m.version() == 0
 
 
 def test_a_run_at_the_top(bucket):
