@@ -25,8 +25,7 @@ struct loan {
 
 /* Maps bytes [off, off + len) of a file; give_back and owner are the caller's to set.  -EAGAIN:
  * not all of it is in memory now (reading it is faster than faulting it in), or off is not at a
- * page, which would be two copies a page for the kernel; -ENOTSUP: not on this kernel.  Does not
- * block on the disk. */
+ * page, which would be two copies a page for the kernel; mmap()'s.  Does not block on the disk. */
 int loan_map(int fd, uint64_t off, size_t len, struct loan *out) MUST_CHECK;
 void loan_end(struct loan *l);
 
