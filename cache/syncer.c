@@ -5,9 +5,10 @@
  *	take ──> queued ──> fsync ──> closed, the mapping let go of
  *			      └─ failed ──> the mapping is broken, said in the log
  *
- * Where there is no memory or thread for that it is done at once, in the caller.
+ * Where there is no memory or thread for that it is done at once, in the caller; also when so many
+ * wait already that the disk does not keep up: each holds an open file.
  *
- * Threads: any for syncer_take(); the lock guards the making of the pool only.
+ * Threads: any for syncer_take(); the lock guards the making of the pool and the count only.
  */
 #include "cache/syncer.h"
 
@@ -19,12 +20,14 @@
 #include "cache/pool.h"
 
 struct syncer {
-	struct lock lock;  /* LOCK_QUEUE */
-	struct pool *pool; /* NULL: none yet, or there cannot be one; guarded by it */
+	struct lock lock;  /* LOCK_QUEUE; guards the rest */
+	struct pool *pool; /* NULL: none yet, or there cannot be one */
+	unsigned waiting;
 };
 
 struct file {
 	struct pool_job job;
+	struct syncer *syncer;
 	int fd;
 	struct mapping *mapping; /* a reference */
 	char what[64];
@@ -67,30 +70,38 @@ static void run(struct pool_job *job)
 
 	sync_now(f->fd, f->mapping, f->what);
 	mapping_unref(f->mapping);
+	lock_take(&f->syncer->lock);
+	f->syncer->waiting--;
+	lock_release(&f->syncer->lock);
 	free(f);
 }
 
-static struct pool *pool_of(struct syncer *s)
+/* The pool, with a place in its queue; NULL: there is none. */
+static struct pool *enter(struct syncer *s)
 {
-	struct pool *p;
+	struct pool *p = NULL;
 
 	lock_take(&s->lock);
 	if (s->pool == NULL && pool_new(1, &s->pool) < 0)
 		s->pool = NULL;
-	p = s->pool;
+	if (s->waiting < SYNCER_MOST)
+		p = s->pool;
+	s->waiting += p != NULL;
 	lock_release(&s->lock);
 	return p;
 }
 
 void syncer_take(struct syncer *s, int fd, struct mapping *m, const char *what)
 {
-	struct pool *p = pool_of(s);
-	struct file *f = p != NULL ? calloc(1, sizeof(*f)) : NULL;
+	struct file *f = calloc(1, sizeof(*f));
+	struct pool *p = f != NULL ? enter(s) : NULL;
 
-	if (f == NULL) {
+	if (p == NULL) {
+		free(f);
 		sync_now(fd, m, what);
 		return;
 	}
+	f->syncer = s;
 	f->job.run = run;
 	f->fd = fd;
 	f->mapping = mapping_ref(m);

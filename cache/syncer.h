@@ -12,10 +12,12 @@
 
 struct syncer; /* opaque */
 
+enum { SYNCER_MOST = 256 }; /* files that wait; beyond that whoever comes syncs its own */
+
 struct syncer *syncer_new(void);    /* NULL: out of memory */
 void syncer_free(struct syncer *s); /* once all is synced; NULL is fine */
 /* Takes over fd, which is closed afterwards; the mapping is kept until then.  `what`: for the log.
- */
+ * Blocks on the disk only when SYNCER_MOST files wait, or there is no memory. */
 void syncer_take(struct syncer *s, int fd, struct mapping *m, const char *what);
 
 #endif
