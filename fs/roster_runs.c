@@ -145,10 +145,17 @@ static bool is_listed(const struct listing *l, const struct member *m)
 
 static int add_new(struct roster *r, const struct runs *found)
 {
+	const struct member *at = r->members;
+
 	for (size_t i = 0; i < found->count; i++) {
 		bool known = false;
 		struct member *m;
 
+		/* Both are sorted, and nearly all are known. */
+		while (at != NULL && strcmp(at->path, found->v[i]) < 0)
+			at = at->next;
+		if (at != NULL && strcmp(at->path, found->v[i]) == 0)
+			continue;
 		for (m = r->members; m != NULL && !known; m = m->next)
 			known = runs_nested(m->path, found->v[i]);
 		if (known)
@@ -176,7 +183,8 @@ void roster_end_member(struct roster *r, struct member *m)
 /* Takes out what has been missing for long enough; true: one is missing for the first time. */
 static bool take_out(struct roster *r, const struct listing *l)
 {
-	struct member **at = &r->members, *out = NULL, *m;
+	struct member **at = &r->members, *m;
+	size_t count = 0;
 	bool first = false, any;
 
 	lock_take(&r->lock);
@@ -189,21 +197,18 @@ static bool take_out(struct roster *r, const struct listing *l)
 		}
 		*at = m->next;
 		m->shown = false;
-		m->next = out;
-		out = m;
+		/* At once: what is open of it is found by its number while it ends. */
+		m->next = r->gone;
+		r->gone = m;
+		count++;
 	}
 	lock_release(&r->lock);
-	any = out != NULL;
-	while ((m = out) != NULL) {
-		out = m->next;
+	any = count > 0;
+	for (m = r->gone; count > 0; m = m->next, count--) {
 		if (m->inodes != NULL)
 			inodes_set_gone(m->inodes);
 		log_info("%s: nothing of this run is listed any more", SHOWN(m->path));
 		roster_end_member(r, m);
-		lock_take(&r->lock);
-		m->next = r->gone;
-		r->gone = m;
-		lock_release(&r->lock);
 	}
 	if (any)
 		r->ops.changed(r->ctx);

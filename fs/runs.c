@@ -100,28 +100,39 @@ bool runs_nested(const char *a, const char *b)
 	       (b[len] == '\0' || b[len] == '/');
 }
 
-static bool lies_in_another(const struct runs *r, size_t n, const char *path)
+/* An order in which what lies in a directory comes right behind it. */
+static int compare_paths(const void *a, const void *b)
 {
-	for (size_t i = 0; i < n; i++)
-		if (runs_nested(r->v[i], path))
-			return true;
-	return false;
+	const char *x = *(char *const *)a, *y = *(char *const *)b;
+
+	while (*x != '\0' && *x == *y) {
+		x++;
+		y++;
+	}
+	if (*x == *y)
+		return 0;
+	if (*x == '\0' || *y == '\0')
+		return *x == '\0' ? -1 : 1;
+	if (*x == '/' || *y == '/')
+		return *x == '/' ? -1 : 1;
+	return (unsigned char)*x < (unsigned char)*y ? -1 : 1;
 }
 
-/* In strcmp order what is above comes before what is below, but not always right before. */
 static void keep_highest(struct runs *r)
 {
 	size_t kept = 0;
 
 	if (r->count > 0)
-		qsort(r->v, r->count, sizeof(*r->v), compare);
+		qsort(r->v, r->count, sizeof(*r->v), compare_paths);
 	for (size_t i = 0; i < r->count; i++) {
-		if (lies_in_another(r, kept, r->v[i]))
+		if (kept > 0 && runs_nested(r->v[kept - 1], r->v[i]))
 			free(r->v[i]);
 		else
 			r->v[kept++] = r->v[i];
 	}
 	r->count = kept;
+	if (kept > 0)
+		qsort(r->v, kept, sizeof(*r->v), compare);
 }
 
 int runs_find(const struct listing *l, bool top, struct runs *out)
