@@ -73,7 +73,7 @@ static int begin(struct frame *f, struct why *why)
 	unsigned long long says;
 	int err;
 
-	f->window = malloc(IN_WINDOW);
+	f->window = malloc((size_t)MIN((uint64_t)IN_WINDOW, f->end - f->at) + 1);
 	f->zstd = ZSTD_createDCtx();
 	if (f->window == NULL || f->zstd == NULL)
 		return why_set(why, ENOMEM, "out of memory");

@@ -134,10 +134,20 @@ static int end(struct frame *f, const struct part *part, struct why *why)
 /* ---- xor ---- */
 
 struct batch {
+	size_t n;
 	uint64_t positions[BATCH];
 	uint8_t values[BATCH * 8];
-	size_t n;
 };
+
+/* Not zeroed: a tensor may be much smaller. */
+static struct batch *batch_new(void)
+{
+	struct batch *b = malloc(sizeof(*b));
+
+	if (b != NULL)
+		b->n = 0;
+	return b;
+}
 
 static int batch_flush(struct batch *b, struct patch_writer *writer, struct why *why)
 {
@@ -196,17 +206,19 @@ int xor_encode(const struct delta *delta, const struct part *part, const struct 
 	       struct patch_writer *writer, uint64_t numel, struct why *why)
 {
 	const unsigned width = patch_writer_width(writer);
-	uint8_t *window = malloc(OUT_WINDOW);
-	struct batch *batch = calloc(1, sizeof(*batch));
+	struct batch *batch = batch_new();
+	uint8_t *window = NULL;
 	struct frame *f = NULL;
 	uint64_t bytes = 0, at = 0;
-	int err;
+	int err = 0;
 
-	if (window == NULL || batch == NULL)
-		err = why_set(why, ENOMEM, "out of memory");
-	else if (mul_overflows(numel, width, &bytes))
+	if (mul_overflows(numel, width, &bytes))
 		err = why_set(why, EBADMSG, "tensor \"%s\" is too large", SHOWN(part->name));
 	else
+		window = malloc((size_t)MIN((uint64_t)OUT_WINDOW, bytes) + 1);
+	if (err == 0 && (window == NULL || batch == NULL))
+		err = why_set(why, ENOMEM, "out of memory");
+	if (err == 0)
 		err = begin(part, src, bytes, &f, why);
 	while (err == 0 && at < bytes) {
 		const size_t n = (size_t)MIN((uint64_t)OUT_WINDOW, bytes - at);
@@ -277,8 +289,7 @@ static int overwrite_encode(const struct delta *delta, const struct part *part,
 			    const struct source *src, struct patch_writer *writer, uint64_t numel,
 			    struct why *why)
 {
-	struct overwrite o = {
-		.part = part, .scratch = malloc(OUT_WINDOW), .batch = calloc(1, sizeof(*o.batch))};
+	struct overwrite o = {.part = part, .scratch = malloc(OUT_WINDOW), .batch = batch_new()};
 	uint64_t most = 0, count;
 	uint8_t head[4];
 	int err;
