@@ -46,6 +46,8 @@ static bool is_resident(void *map, size_t len)
 	unsigned char pages[PAGES_MAX + 1];
 	size_t n = (len + PAGE - 1) / PAGE;
 
+	/* Where pages are larger, there are fewer, and the rest stays as it is here. */
+	memset(pages, 1, n);
 	if (mincore(map, len, pages) < 0)
 		return false;
 	for (size_t i = 0; i < n; i++)

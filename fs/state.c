@@ -332,11 +332,13 @@ int state_lend(const struct state *s, uint32_t file, uint64_t off, size_t len,
 		return -EAGAIN;
 	first = last = tensor_at(s->layout, f, off);
 	for (;; last++) {
-		const uint32_t t = tensors[last].alias;
+		uint32_t t;
 
-		if (last >= f->first + f->count || s->sources->v[t].packed ||
-		    s->sources->v[t].dtype != tensors[last].dtype || has_patches(s, t, false) ||
-		    (last > first && !continues(s, last - 1, last)))
+		if (last >= f->first + f->count)
+			return -EAGAIN;
+		t = tensors[last].alias;
+		if (s->sources->v[t].packed || s->sources->v[t].dtype != tensors[last].dtype ||
+		    has_patches(s, t, false) || (last > first && !continues(s, last - 1, last)))
 			return -EAGAIN;
 		if (tensors[last].end >= off + len)
 			break;
