@@ -62,8 +62,8 @@ struct check_miss {
 /* Compares what is not done yet, with that many threads, and marks what is right.  -EBADMSG: *out
  * is not right; -ECANCELED: *stop (atomic, may be NULL) was set; or an error of reading, with a
  * sentence. */
-int checks_compare(const struct state *s, struct checks *c, unsigned jobs, const int *stop,
-		   struct check_miss *out, struct why *why) MUST_CHECK;
+int checks_compare(const struct state *s, struct checks *c, unsigned jobs,
+		   const volatile bool *stop, struct check_miss *out, struct why *why) MUST_CHECK;
 
 /* ---- in the background ---- */
 

@@ -107,7 +107,7 @@ bool checks_due(const struct checks *c)
 struct compare {
 	const struct state *state;
 	struct checks *checks;
-	const int *stop;
+	const volatile bool *stop;
 	uint32_t *due; /* tensors */
 	int err;       /* atomic; the first one's */
 	struct check_miss *miss;
@@ -116,7 +116,7 @@ struct compare {
 
 static bool is_stopped(const struct compare *c)
 {
-	return (c->stop != NULL && __atomic_load_n(c->stop, __ATOMIC_RELAXED) != 0) ||
+	return (c->stop != NULL && __atomic_load_n(c->stop, __ATOMIC_RELAXED)) ||
 	       __atomic_load_n(&c->err, __ATOMIC_RELAXED) != 0;
 }
 
@@ -129,11 +129,17 @@ static bool fail(struct compare *c, int err)
 					   __ATOMIC_RELAXED);
 }
 
+/* What a tensor has, as it is stored. */
+static uint64_t bytes_of(const struct compare *c, uint32_t t)
+{
+	const uint64_t numel = c->state->layout->tensors[t].numel;
+
+	return (numel * st_dtype_bits(c->state->sources->v[t].dtype) + 7) / 8;
+}
+
 static int feed_tensor(const struct compare *c, uint32_t t, struct checksum *sum, uint8_t *piece)
 {
-	const struct layout_tensor *tensor = &c->state->layout->tensors[t];
-	const uint64_t bytes =
-		(tensor->numel * st_dtype_bits(c->state->sources->v[t].dtype) + 7) / 8;
+	const uint64_t bytes = bytes_of(c, t);
 
 	for (uint64_t at = 0; at < bytes; at += PIECE) {
 		const size_t n = (size_t)MIN(bytes - at, (uint64_t)PIECE);
@@ -177,7 +183,7 @@ static void compare_one(void *ctx, size_t i)
 
 	if (is_stopped(c))
 		return;
-	piece = malloc(PIECE);
+	piece = malloc((size_t)MIN(bytes_of(c, t), (uint64_t)PIECE) + 1);
 	err = piece == NULL ? -ENOMEM : checksum_new((enum checksum_kind)check->kind, &sum);
 	if (err == 0)
 		err = feed_tensor(c, t, sum, piece);
@@ -264,8 +270,8 @@ static void compare_state(struct compare *c)
 	free(piece);
 }
 
-int checks_compare(const struct state *s, struct checks *c, unsigned jobs, const int *stop,
-		   struct check_miss *out, struct why *why)
+int checks_compare(const struct state *s, struct checks *c, unsigned jobs,
+		   const volatile bool *stop, struct check_miss *out, struct why *why)
 {
 	struct compare work = {.state = s, .checks = c, .stop = stop, .miss = out, .why = why};
 	size_t n = 0;

@@ -22,7 +22,8 @@ enum phase { IDLE, RUNNING, ENDED };
 
 struct check_work {
 	pthread_t thread;
-	int phase, stop; /* atomic */
+	int phase; /* atomic, as stop is */
+	bool stop;
 	struct state *state;
 	struct checks checks;
 	struct check_miss miss;
@@ -70,7 +71,7 @@ bool check_work_start(struct check_work *w, struct state *s, const struct checks
 	w->state = state_ref(s);
 	w->miss = (struct check_miss){0};
 	w->err = 0;
-	__atomic_store_n(&w->stop, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&w->stop, false, __ATOMIC_RELAXED);
 	__atomic_store_n(&w->phase, RUNNING, __ATOMIC_RELEASE);
 	sigfillset(&all);
 	sigdelset(&all, SIGBUS); /* a thread's own: blocked, it could only kill */
@@ -105,7 +106,7 @@ void check_work_free(struct check_work *w)
 {
 	if (w == NULL)
 		return;
-	__atomic_store_n(&w->stop, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&w->stop, true, __ATOMIC_RELAXED);
 	if (phase_of(w) != IDLE)
 		pthread_join(w->thread, NULL);
 	state_unref(w->state);

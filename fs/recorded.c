@@ -114,7 +114,7 @@ static bool is_wrong(struct run *r, size_t i, const char *tensor, const struct o
 		return false;
 	if (state->version == number &&
 	    recorded_at(r, p.base, i, tensor, state->layout, &checks, out_object)) {
-		wrong = checks_compare(state, &checks, 1, NULL, &miss, NULL) == -EBADMSG;
+		wrong = checks_compare(state, &checks, 1, &r->stop, &miss, NULL) == -EBADMSG;
 		checks_release(&checks);
 	}
 	if (wrong)
@@ -197,8 +197,8 @@ static int blame(struct run *r, size_t base, size_t last, struct layout *layout,
 		object = guilty > base ? step_above(s, 0) : step_first(s);
 		first = *miss;
 	}
-	if (object == NULL)
-		return 0;
+	if (object == NULL || __atomic_load_n(&r->stop, __ATOMIC_RELAXED))
+		return 0; /* told to stop, nothing of this was looked at to the end */
 	describe(r, tensor, &first, text);
 	err = add_bad(r, object, text);
 	r->recorded.out = r->lineage.steps[guilty].number;
@@ -222,6 +222,11 @@ static unsigned processors(void)
 	return n > 0 ? (unsigned)n : 1;
 }
 
+void run_stop(struct run *r, bool stop)
+{
+	__atomic_store_n(&r->stop, stop, __ATOMIC_RELAXED);
+}
+
 int recorded_admit(struct run *r, const struct plan *p, const struct state *state,
 		   enum verified *out, struct why *why)
 {
@@ -235,8 +240,10 @@ int recorded_admit(struct run *r, const struct plan *p, const struct state *stat
 	err = recorded_collect(r, p, state->layout, true, &checks);
 	if (err < 0)
 		return why_set(why, ENOMEM, "out of memory");
-	err = checks_compare(state, &checks, processors(), NULL, &miss, why);
+	err = checks_compare(state, &checks, processors(), &r->stop, &miss, why);
 	*out = checks_sum(&checks);
+	if (err == -ECANCELED)
+		why_set(why, ECANCELED, "the mount is being taken down");
 	if (err == 0 && checks.layout != NULL)
 		remember(r, p, &checks);
 	else if (err == -EBADMSG && blame(r, p->base, p->last, state->layout, &miss) < 0)
@@ -365,8 +372,8 @@ void recorded_release(struct run *r)
 
 /* ---- for tools ---- */
 
-int run_check(struct run *r, const struct state *state, bool own, struct check_result *out,
-	      struct why *why)
+int run_check(struct run *r, const struct state *state, bool own, const volatile bool *stop,
+	      struct check_result *out, struct why *why)
 {
 	const struct step *base = lineage_find(&r->lineage, state->anchor);
 	const struct step *last = lineage_find(&r->lineage, state->version);
@@ -400,7 +407,7 @@ int run_check(struct run *r, const struct state *state, bool own, struct check_r
 	if (err < 0)
 		why_set(why, -err, "what is recorded of its tensors cannot be read");
 	if (err == 0)
-		err = checks_compare(state, &checks, processors(), NULL, &miss, why);
+		err = checks_compare(state, &checks, processors(), stop, &miss, why);
 	checks_count(&checks, &out->recorded, &out->right, &out->unknown);
 	if (err == -EBADMSG) {
 		describe(r,

@@ -53,9 +53,13 @@ struct check_result {
 };
 /* Compares a version of the present lineage, built by run_build(), with the checksums that its
  * objects record: those of its own objects, or of its whole chain.  -EBADMSG with a sentence; 0,
- * and nothing recorded, for formats that have none.  Reads tensors whole. */
-int run_check(struct run *r, const struct state *state, bool own, struct check_result *out,
-	      struct why *why) MUST_CHECK;
+ * and nothing recorded, for formats that have none; -ECANCELED: *stop (atomic, may be NULL) was
+ * set.  Reads tensors whole. */
+int run_check(struct run *r, const struct state *state, bool own, const volatile bool *stop,
+	      struct check_result *out, struct why *why) MUST_CHECK;
+/* From now on whatever compares checksums ends soon, and nothing new is shown; or may go on again.
+ * Any thread. */
+void run_stop(struct run *r, bool stop);
 
 enum version_kind { VERSION_BASE, VERSION_ANCHOR, VERSION_PARTIAL, VERSION_DELTA, VERSION_EMPTY };
 enum version_state {

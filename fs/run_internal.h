@@ -157,6 +157,7 @@ struct run {
 	struct base *base;	     /* NULL without --base */
 	struct listing_ref *current; /* what `lineage` borrows from */
 	struct recorded recorded;
+	bool stop;			/* atomic: run_stop() */
 	uint64_t published;		/* how often something was */
 	struct pointer pointer;		/* so does it from its manifest */
 	struct directories directories; /* what is known of them, where the run consists of such */

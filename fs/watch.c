@@ -412,6 +412,7 @@ int watch_start(struct watch *w)
 	w->scan_wanted = w->running = true;
 	w->stop = false;
 	lock_release(&w->lock);
+	run_stop(w->run, false);
 	/* Signals are for the thread that runs the session. */
 	sigfillset(&all);
 	sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process: cache/mapping.c */
@@ -438,6 +439,7 @@ static void end(struct watch *w, bool stop_store)
 	lock_release(&w->lock);
 	if (!join)
 		return;
+	run_stop(w->run, true);
 	/* A listing under way may be waiting for a network that is not there. */
 	if (stop_store)
 		store_stop(run_store(w->run));

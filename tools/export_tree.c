@@ -243,7 +243,9 @@ static int check_sums(struct stack *s, const struct generation *g, const volatil
 
 	if (g->state == NULL || s->opts->verify == VERIFY_OFF)
 		return 0;
-	ret = run_check(s->run, g->state, false, &sums, why);
+	ret = run_check(s->run, g->state, false, stop, &sums, why);
+	if (ret == -ECANCELED)
+		return why_set(why, EINTR, "interrupted; nothing was written");
 	if (ret == 0 && sums.right == 0)
 		ret = object_sums_check(s->run, g->state, stop, why);
 	if (ret == -EBADMSG)

@@ -343,7 +343,7 @@ static void check_sums(struct verify *v, const struct version_info *info, const 
 	if (v->summed == info->number + 1) /* an anchor beside a delta */
 		return;
 	v->summed = info->number + 1;
-	if (run_check(v->stack->run, s, true, &sums, &why) < 0)
+	if (run_check(v->stack->run, s, true, NULL, &sums, &why) < 0)
 		problem(v, info->key, why.text);
 	v->unknown += sums.unknown;
 	if (why.err == 0 && sums.right > 0 && sums.unknown == 0 && v->hashed != info->number)

@@ -7,6 +7,7 @@
 #include "tests/unit/fs/bucket.h"
 
 #include "cache/fileio.h"
+#include "fs/check.h"
 #include "fs/state.h"
 
 enum { FILES_MAX = 3, BLOBS = 3, BLOB_SIZE = 1 << 20, LINKS_MAX = 5 };
@@ -440,6 +441,47 @@ static void stale_object(void **state)
 	state_unref(s);
 }
 
+/* Comparing ends when it is told to, and then nothing is right or wrong. */
+static void compared(void **state)
+{
+	struct lab *l = *state;
+	struct identity id = {0};
+	struct check_miss miss = {0};
+	struct checks checks;
+	struct why why = {0};
+	struct state *s;
+	bool stop = true;
+
+	do {
+		make_layout(l);
+		if (l->layout->tensor_count == 0) {
+			layout_unref(l->layout);
+			l->layout = NULL;
+		}
+	} while (l->layout == NULL);
+	make_sources(l);
+	assert_int_equal(state_new(1, 1, 0, l->layout, l->sources, NULL, 0, &id, &s), 0);
+	assert_int_equal(checks_new(l->layout, &checks), 0);
+	checks.v[0].kind = CHECKSUM_SHA256;
+	memset(checks.v[0].hex, '0', 64);
+	for (unsigned jobs = 1; jobs <= 2; jobs++) {
+		assert_int_equal(checks_compare(s, &checks, jobs, &stop, &miss, &why), -ECANCELED);
+		assert_false(checks.v[0].done);
+	}
+	assert_int_equal(why.err, 0);
+	stop = false;
+	assert_int_equal(checks_compare(s, &checks, 2, &stop, &miss, &why), -EBADMSG);
+	assert_int_equal(miss.tensor, 0);
+	assert_false(checks.v[0].done);
+	memcpy(checks.v[0].hex, miss.have, sizeof(miss.have));
+	assert_int_equal(checks_compare(s, &checks, 2, &stop, &miss, &why), 0);
+	assert_true(checks.v[0].done);
+	checks_release(&checks);
+	sources_unref(l->sources);
+	layout_unref(l->layout);
+	state_unref(s);
+}
+
 /* A patch file for another model is refused, whatever is wrong. */
 static void foreign_link(void **state)
 {
@@ -495,6 +537,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(random_states, setup, teardown),
 		cmocka_unit_test_setup_teardown(widening, setup, teardown),
 		cmocka_unit_test_setup_teardown(stale_object, setup, teardown),
+		cmocka_unit_test_setup_teardown(compared, setup, teardown),
 		cmocka_unit_test_setup_teardown(foreign_link, setup, teardown),
 	};
 
