@@ -68,7 +68,7 @@ FUSE_API := $(shell pkg-config --atleast-version=3.17 fuse3 2>/dev/null && echo 
 FUSE_CFLAGS = $(shell pkg-config --cflags fuse3) -DFUSE_USE_VERSION=$(FUSE_API)
 FUSE_LIBS = $(shell pkg-config --libs fuse3)
 LIBS := -ljansson -lxxhash -lzstd -lpthread -lm
-# BLAKE3, where its C library is packaged (Debian has it from 13 on, and not in 12).
+# BLAKE3, where its C library is installed (Debian 12 and 13 have no package of it).
 BLAKE3_LIBS := $(shell pkg-config --libs libblake3 2>/dev/null)
 LIBS += $(BLAKE3_LIBS)
 # Only what is in cache/remote needs these.

@@ -228,15 +228,18 @@ def test_states(bucket, scratch):
         assert m.status()["state"] == "waiting"
 
 
-def test_not_known(bucket):
-    """BLAKE3 without its library: nothing is compared, and nothing is called verified."""
-    if subprocess.run(["pkg-config", "--exists", "libblake3"], check=False).returncode == 0:
-        pytest.skip("BLAKE3 is known here")
-    states = models.states(89, 3, models.TINY)
+def test_blake3(bucket):
+    """Compared where its library is; without it nothing is, and nothing is called verified."""
+    known = subprocess.run(["pkg-config", "--exists", "libblake3"], check=False).returncode == 0
+    states = models.states(89, 4, models.TINY)
     t = hfdir.Trainer(bucket, states, sums="blake3")
     t.full(1)
     t.delta(2)
     with Mount(bucket, args=["--verify", "eager"]) as m:
         m.wait_version(2)
-        assert m.status()["verified"] == "no"
+        assert m.status()["verified"] == ("yes" if known else "no")
         holds(m.at, states[2])
+        if known:
+            bad_delta(t, 3)
+            m.wait_problem("weight_v000003/model-00000-of-00002.safetensors")
+            assert m.version() == 2
