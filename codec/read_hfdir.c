@@ -157,23 +157,36 @@ static int batch_flush(struct batch *b, struct patch_writer *writer, struct why 
 	return err;
 }
 
+/* From `at` on, where 64 bytes begin that are not all zero, or the rest, which is shorter. */
+static size_t skip_zeros(const uint8_t *bytes, size_t at, size_t len)
+{
+	for (; len - at >= 64; at += 64) {
+		uint64_t any = 0;
+
+		for (size_t i = 0; i < 64; i += 8)
+			any |= load_le64(bytes + at + i);
+		if (any != 0)
+			break;
+	}
+	return at;
+}
+
 /* The elements of a window that are not zero; `first` is the number of its first element. */
 static inline __attribute__((always_inline)) int sift(struct batch *b, struct patch_writer *writer,
 						      const uint8_t *bytes, size_t len,
 						      uint64_t first, unsigned width,
 						      struct why *why)
 {
-	for (size_t at = 0; at < len;) {
-		const size_t stop = MIN(at + 8, len);
-		uint64_t word = 0;
+	for (size_t at = 0; (at = skip_zeros(bytes, at, len)) < len;) {
+		const size_t stop = MIN(at + 64, len);
 
-		memcpy(&word, bytes + at, stop - at);
-		if (word == 0) {
-			at = stop;
-			continue;
-		}
 		for (; at < stop; at += width) {
 			uint64_t value = 0;
+
+			if (stop - at >= 8 && load_le64(bytes + at) == 0) {
+				at += 8 - width;
+				continue;
+			}
 
 			memcpy(&value, bytes + at, width);
 			if (value == 0)
