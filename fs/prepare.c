@@ -229,15 +229,36 @@ static void warm(struct prepare *p, const struct generation *g)
 
 /* ---- the thread ---- */
 
+/* Where there are several runs they take turns: each would be as fast as the disk lets it. */
+static bool take_turn(struct prepare *p)
+{
+	return turns_take_unless(p->config.stack->preparing, is_stopped, p);
+}
+
+static void give_turn(struct prepare *p)
+{
+	turns_give(p->config.stack->preparing);
+}
+
+static void write_in_turn(struct prepare *p, const struct generation *g)
+{
+	if (!take_turn(p))
+		return;
+	write_version(p, g);
+	give_turn(p);
+}
+
 static void prepare_newest(struct prepare *p, const struct generation *g)
 {
 	const struct opts *o = p->config.stack->opts;
 
 	p->prepared = g->root->ino;
 	if (p->wholes != NULL && o->materialize == MATERIALIZE_ALWAYS)
-		write_version(p, g);
-	if (o->warm && !is_stopped(p))
+		write_in_turn(p, g);
+	if (o->warm && !is_stopped(p) && take_turn(p)) {
 		warm(p, g);
+		give_turn(p);
+	}
 	if (o->warm)
 		history_ready(p->history, g);
 }
@@ -253,7 +274,7 @@ static int64_t settle(struct prepare *p, const struct generation *g)
 		return -1;
 	if (p->written == g->root->ino) {
 		if (p->retry_at != 0 && p->retry_at <= now)
-			write_version(p, g);
+			write_in_turn(p, g);
 		return p->retry_at != 0 ? p->retry_at : -1;
 	}
 	if (o->materialize != MATERIALIZE_AUTO)
@@ -265,7 +286,7 @@ static int64_t settle(struct prepare *p, const struct generation *g)
 	due = p->settling_since + o->materialize_after_ns;
 	if (due > now)
 		return due;
-	write_version(p, g);
+	write_in_turn(p, g);
 	return p->retry_at != 0 ? p->retry_at : -1;
 }
 
@@ -376,6 +397,7 @@ void prepare_cancel(struct prepare *p)
 	if (p == NULL)
 		return;
 	__atomic_store_n(&p->stop, true, __ATOMIC_RELEASE);
+	turns_wake(p->config.stack->preparing);
 	history_wake(p->history);
 }
 

@@ -25,7 +25,9 @@
 
 #include "fs/gate.h"
 
-enum { TURNS = 3 }; /* runs that are looked into at a time */
+/* Runs that are looked into at a time, some of which may wait for a network; and runs of which a
+ * version is warmed or written out. */
+enum { TURNS = 8, PREPARING = 2 };
 
 /* ---- for everybody ---- */
 
@@ -231,6 +233,7 @@ int roster_new(struct stack *top, struct inodes *inodes, const char *mountpoint,
 	r->ops = *ops;
 	r->ctx = ctx;
 	turns_init(&r->turns, TURNS);
+	turns_init(&r->preparing, PREPARING);
 	lock_init(&r->lock, LOCK_SHARD);
 	condition_init(&r->moved);
 	r->runs = (struct inodes_runs){r, several, listing, store_of, look, run_by_number, text};
@@ -293,6 +296,7 @@ void roster_cancel(struct roster *r)
 	lock_release(&r->lock);
 	wake(r);
 	turns_open(&r->turns);
+	turns_open(&r->preparing);
 	parts = __atomic_load_n(&r->parts, __ATOMIC_ACQUIRE);
 	if (parts != NULL)
 		parts_stop(parts);
@@ -328,6 +332,7 @@ void roster_free(struct roster *r)
 	parts_free(r->parts);
 	listing_unref(r->top_listing);
 	turns_destroy(&r->turns);
+	turns_destroy(&r->preparing);
 	condition_destroy(&r->moved);
 	lock_destroy(&r->lock);
 	close(r->wake_fd);

@@ -33,7 +33,7 @@ struct roster {
 	const char *mountpoint;
 	struct roster_ops ops;
 	void *ctx;
-	struct turns turns;
+	struct turns turns, preparing;
 	int wake_fd;
 	pthread_t thread;
 	bool started;

@@ -83,6 +83,7 @@ static int set_up(struct roster *r, struct member *m, struct why *why)
 	serving_get(&r->top->serving, &serving);
 	serving_settings(&stack->serving, serving.read_ahead_kb, serving.max_background);
 	watch_share(stack->watch, &r->turns, m->path);
+	stack->preparing = &r->preparing;
 	inodes = inodes_new(stack, m->run);
 	if (inodes == NULL) {
 		stack_free(stack);

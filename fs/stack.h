@@ -22,7 +22,8 @@ struct stack {
 	struct store *source;
 	struct parts *parts;
 	const char *part_of;
-	const char *subject; /* of its threads' log lines: the run's path; NULL; borrowed */
+	struct turns *preparing; /* in which versions are prepared, or NULL; borrowed */
+	const char *subject;	 /* of its threads' log lines: the run's path; NULL; borrowed */
 	bool part; /* one of several runs: network, block cache and --base are another stack's */
 	struct nodes *nodes;
 	struct history *history; /* NULL for tools */

@@ -34,6 +34,32 @@ void turns_take(struct turns *t)
 	lock_release(&t->lock);
 }
 
+bool turns_take_unless(struct turns *t, bool (*stopped)(void *ctx), void *ctx)
+{
+	bool taken = true;
+
+	if (t == NULL)
+		return true;
+	lock_take(&t->lock);
+	while (t->free == 0 && !t->open && !stopped(ctx))
+		(void)condition_wait(&t->given, &t->lock, -1);
+	if (t->free > 0)
+		t->free--;
+	else
+		taken = false;
+	lock_release(&t->lock);
+	return taken;
+}
+
+void turns_wake(struct turns *t)
+{
+	if (t == NULL)
+		return;
+	lock_take(&t->lock);
+	condition_broadcast(&t->given);
+	lock_release(&t->lock);
+}
+
 void turns_give(struct turns *t)
 {
 	if (t == NULL)

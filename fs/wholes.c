@@ -9,9 +9,7 @@
  * sync, the pages are dropped and read again, so that what is compared is what the disk has, and
  * what is in the page cache afterwards is the file.  Two writers of one file exclude each other by
  * the flock() on the temp file; the second finds the result when it gets there.
- *
  * A lock that is had may be on a file that has been removed meanwhile: st_nlink says so.
- *
  * Not here: what is written when (fs/prepare.c), and the kernel's part (fs/node_whole.c).
  */
 #include "fs/wholes.h"
@@ -21,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -481,6 +480,7 @@ int wholes_get(struct wholes *w, const struct state *s, uint32_t file, int *out_
 	} else if (ret == -ENOENT) {
 		ret = fd;
 	}
+	(void)madvise(w->chunk, CHUNK, MADV_DONTNEED); /* there may be one for each of many runs */
 	if (ret < 0)
 		why_set(why, -ret, "%s cannot be written out: %s", s->layout->files[file].name,
 			ret == -EBADMSG	    ? "the disk gives back other bytes than were written"
