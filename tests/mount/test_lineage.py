@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from lib import models, mounted, published
+from lib import hfdir, models, mounted, published
 from lib import safetensors_py as st
 from lib.lineage_models import FEWER, OTHER
 from lib.lineages import (MODEL, Directories, Names, Row, declared_run, directories_run, names_run,
@@ -495,6 +495,26 @@ CASES = [pytest.param(case, id=f"{case.__name__}") for row in ROWS for case in r
 def test_row(case, bucket, scratch):
     """One row, one kind of run."""
     case(bucket, scratch)
+
+
+def test_replayed(bucket):
+    """An XOR that is applied a second time, under the next number, never becomes visible where
+    checksums are compared before."""
+    s = states(46)
+    trainer = hfdir.Trainer(bucket, s, shards=1)
+    trainer.full(1)
+    trainer.delta(2)
+    again = {n: hfdir.compress(hfdir.change(t.data.tobytes(), s[2][n].data.tobytes(), "xor"))
+             for n, t in s[1].items()}
+    trainer.delta(3, wrong=again)
+    trainer.delta(4)
+    with Mount(bucket, args=["--verify", "eager"]) as m:
+        shows(m, 2, s[2])
+        assert "checksum" in m.wait_problem("weight_v000003/model-00000-of-00001.safetensors")
+        stays(m, 2, s[2])
+        trainer.full(5)
+        shows(m, 5, s[5])
+        assert 3 not in m.versions() and 4 not in m.versions()
 
 
 def readme_table():
