@@ -34,16 +34,12 @@
 #include "cache/log.h"
 #include "cache/syncer.h"
 #include "cache/table.h"
-
-enum {
-	TEMP_NAME_SIZE = 64,
-	TEMP_AGE_S = 3600, /* a temp file untouched for so long is nobody's */
-};
+#include "cache/temps.h"
 
 /* A file being written: where its bytes are going.  Found by descriptor. */
 struct temp {
 	int fd;
-	char name[TEMP_NAME_SIZE]; /* "": in memory */
+	char name[TEMPS_NAME]; /* "": in memory */
 };
 
 /* A committed file in memory.  Found by name. */
@@ -91,28 +87,10 @@ static void run_name(const char *run, char out[33])
 		 (unsigned long long)h.low64);
 }
 
-/* A descriptor of a new temp file and its name; -errno. */
-static int open_temp(struct cachedir *d, char name[TEMP_NAME_SIZE])
-{
-	for (int tries = 0; tries < 1000; tries++) {
-		unsigned n = __atomic_add_fetch(&d->count, 1, __ATOMIC_RELAXED);
-		int fd;
-
-		snprintf(name, TEMP_NAME_SIZE, "tmp.%ld.%u", (long)getpid(), n);
-		fd = openat(d->dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-			    0600);
-		if (fd >= 0)
-			return fd;
-		if (errno != EEXIST)
-			return -errno;
-	}
-	return -EEXIST;
-}
-
 /* Makes and opens the directory and tries that it can be written; -errno. */
 static int open_dir(struct cachedir *d, const char *parent, const char *run)
 {
-	char name[33], temp[TEMP_NAME_SIZE];
+	char name[33], temp[TEMPS_NAME];
 	int fd, rc;
 
 	run_name(run, name);
@@ -125,11 +103,12 @@ static int open_dir(struct cachedir *d, const char *parent, const char *run)
 	d->dirfd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (d->dirfd < 0)
 		return -errno;
-	fd = open_temp(d, temp);
+	fd = temps_create(d->dirfd, &d->count, temp);
 	if (fd < 0)
 		return fd;
 	unlinkat(d->dirfd, temp, 0);
 	close(fd);
+	temps_sweep(d->dirfd); /* there may be no space for a version otherwise */
 	return 0;
 }
 
@@ -312,7 +291,7 @@ int cachedir_create(struct cachedir *d, int *out_fd)
 	if (t == NULL)
 		return -ENOMEM;
 	if (!is_in_memory(d)) {
-		fd = open_temp(d, t->name);
+		fd = temps_create(d->dirfd, &d->count, t->name);
 		if (fd == -ENOENT || fd == -EROFS || fd == -EACCES || fd == -EPERM)
 			switch_to_memory(d, -fd);
 		else if (is_full(fd))
@@ -377,7 +356,7 @@ static bool name_is_fine(const char *name)
 {
 	size_t len = strlen(name);
 
-	if (len == 0 || len > NAME_MAX || name[0] == '.' || strncmp(name, "tmp.", 4) == 0)
+	if (len == 0 || len > NAME_MAX || name[0] == '.' || temps_named(name))
 		return false;
 	for (size_t i = 0; i < len; i++)
 		if (!isalnum((unsigned char)name[i]) && strchr("._-", name[i]) == NULL)
@@ -452,12 +431,13 @@ void cachedir_abort(struct cachedir *d, int fd)
 void cachedir_note(struct cachedir *d, const char *name, const void *bytes, size_t len, bool append)
 {
 	const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-	char temp[TEMP_NAME_SIZE];
+	char temp[TEMPS_NAME];
 	bool whole;
 	int fd = -1;
 
 	if (name_is_fine(name) && !is_in_memory(d))
-		fd = append ? openat(d->dirfd, name, flags, 0600) : open_temp(d, temp);
+		fd = append ? openat(d->dirfd, name, flags, 0600)
+			    : temps_create(d->dirfd, &d->count, temp);
 	if (fd < 0)
 		return;
 	/* One write, so that what several processes append does not mix. */
@@ -560,14 +540,6 @@ static void sweep_memory(struct cachedir *d, bool (*keep)(const char *name, void
 	free(names.v);
 }
 
-static bool is_old(int dirfd, const char *name)
-{
-	struct stat st;
-
-	return fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	       clock_real_ns() / NSEC_PER_SEC - (int64_t)st.st_mtim.tv_sec > TEMP_AGE_S;
-}
-
 static void sweep_disk(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx)
 {
 	int fd = openat(d->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -582,9 +554,7 @@ static void sweep_disk(struct cachedir *d, bool (*keep)(const char *name, void *
 	while ((de = readdir(dir)) != NULL) {
 		bool stay = true;
 
-		if (strncmp(de->d_name, "tmp.", 4) == 0)
-			stay = !is_old(d->dirfd, de->d_name);
-		else if (name_is_fine(de->d_name))
+		if (name_is_fine(de->d_name))
 			stay = keep(de->d_name, ctx);
 		if (!stay)
 			unlinkat(d->dirfd, de->d_name, 0);
@@ -595,6 +565,8 @@ static void sweep_disk(struct cachedir *d, bool (*keep)(const char *name, void *
 void cachedir_sweep(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx)
 {
 	sweep_memory(d, keep, ctx);
-	if (d->dirfd >= 0)
-		sweep_disk(d, keep, ctx);
+	if (d->dirfd < 0)
+		return;
+	temps_sweep(d->dirfd);
+	sweep_disk(d, keep, ctx);
 }
