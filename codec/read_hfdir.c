@@ -30,17 +30,25 @@
 enum { OUT_WINDOW = 256 * 1024, BATCH = 8192 };
 
 /* The checksum of the tensor's new bytes: what kind it is, its length says. */
-static void take_checksum(const struct st_header *header, struct part *part)
+static int take_checksum(const struct st_header *header, struct part *part, struct why *why)
 {
 	const char *text = st_meta(header, part->name);
 	static const enum checksum_kind kinds[] = {CHECKSUM_XXH3_128, CHECKSUM_ADLER32,
 						   CHECKSUM_BLAKE3};
 
-	for (size_t i = 0; text != NULL && i < ARRAY_LEN(kinds); i++)
-		if (strlen(text) == checksum_digits(kinds[i])) {
+	if (text == NULL)
+		return 0;
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		if (strlen(text) == checksum_digits(kinds[i]) &&
+		    strspn(text, "0123456789abcdefABCDEF") == strlen(text)) {
 			part->checksum = text;
 			part->checksum_kind = kinds[i];
+			return 0;
 		}
+	return why_set(why, EBADMSG,
+		       "tensor \"%s\" has the checksum \"%s\", which is none: it should be 8 hex "
+		       "digits of an adler32, 32 of an xxh3-128 or 64 of a blake3",
+		       SHOWN(part->name), SHOWN(text));
 }
 
 void hfdir_adler(const struct st_header *header, struct delta *delta)
@@ -87,7 +95,9 @@ static int hfdir_open(const struct st_header *header, struct delta *delta, const
 			.bytes = t->end - t->begin,
 			.changed = 1,
 		};
-		take_checksum(header, &delta->parts[i]);
+		err = take_checksum(header, &delta->parts[i], why);
+		if (err < 0)
+			return err;
 	}
 	hfdir_adler(header, delta);
 	snprintf(delta->generation, sizeof(delta->generation), "%s", generation);

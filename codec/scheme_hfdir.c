@@ -28,12 +28,20 @@ static bool take_version(const json_t *v, uint64_t *out)
 	return scheme_number(v, "weight_v", out) || scheme_number(v, "v", out);
 }
 
+static bool sum_is_known(const char *name)
+{
+	const enum checksum_kind kind = name != NULL ? checksum_find(name) : CHECKSUM_NONE;
+
+	return kind == CHECKSUM_XXH3_128 || kind == CHECKSUM_ADLER32 || kind == CHECKSUM_BLAKE3;
+}
+
 static int take_delta(const json_t *meta, struct scheme_version *x, struct why *why)
 {
 	const char *encoding = json_string_value(json_object_get(meta, "delta_encoding"));
 	const char *version = json_string_value(json_object_get(meta, "version"));
 	const json_t *packed = json_object_get(meta, "compression_format");
 	const char *format = json_string_value(packed);
+	const json_t *sums = json_object_get(meta, "checksum_format");
 
 	x->delta = true;
 	if (encoding == NULL ||
@@ -47,6 +55,11 @@ static int take_delta(const json_t *meta, struct scheme_version *x, struct why *
 			       "has the compression_format \"%s\", which is not known here: zstd "
 			       "is",
 			       format != NULL ? SHOWN(format) : "");
+	if (sums != NULL && !json_is_null(sums) && !sum_is_known(json_string_value(sums)))
+		return why_set(why, ENOTSUP,
+			       "has the checksum_format \"%s\", which is not known here: xxh3-128, "
+			       "adler32 and blake3 are",
+			       json_is_string(sums) ? SHOWN(json_string_value(sums)) : "");
 	snprintf(x->encoding, sizeof(x->encoding), "hfdir-%s", encoding);
 	snprintf(x->writer, sizeof(x->writer), "%s",
 		 version != NULL && version[0] == 'v' ? "ModelExpress" : "slime");

@@ -243,3 +243,34 @@ def test_blake3(bucket):
             bad_delta(t, 3)
             m.wait_problem("weight_v000003/model-00000-of-00002.safetensors")
             assert m.version() == 2
+
+
+def test_sums_that_are_none(bucket):
+    """What stands where a checksum should be and is none, or of a kind that is not known, makes a
+    version unusable: it cannot be told what its writer meant."""
+    states = models.states(90, 5, models.SMALL)
+    t = hfdir.Trainer(bucket, states)
+    t.full(1)
+    t.delta(2)
+    with Mount(bucket, args=["--verify", "off"]) as m:
+        m.wait_version(2)
+        sums = dict(hfdir.CHECKSUMS)
+        for wrong in (lambda data: "zz", lambda data: sums["xxh3-128"](data)[1:],
+                      lambda data: "0x" + sums["adler32"](data)):
+            t.sums = "wrong"
+            try:
+                hfdir.CHECKSUMS["wrong"] = wrong
+                t.delta(3)
+            finally:
+                del hfdir.CHECKSUMS["wrong"]
+            index = t.folder(3) / hfdir.INDEX
+            mounted.wait_until(lambda: 'has the checksum_format "wrong"' in
+                               (m.problem(f"weight_v000003/{hfdir.INDEX}") or ""), m.status)
+            t.put(3, hfdir.INDEX, index.read_bytes().replace(b'"wrong"', b'"xxh3-128"'))
+            assert "which is none" in m.wait_problem(
+                "weight_v000003/model-00000-of-00002.safetensors")
+            assert m.version() == 2
+        t.sums = "xxh3-128"
+        t.delta(3)
+        m.wait_version(3)
+        holds(m.at, states[3])
