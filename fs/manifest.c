@@ -272,6 +272,15 @@ static int take_list(const json_t *root, const char *member, bool span, struct m
 }
 
 /* Who wrote it: for people, so nothing of it has to be there. */
+/* Printable, and the same however often the text is read and written again: what was escaped has
+ * no backslash that would be escaped the next time. */
+static void take_host(const char *text, char *out, size_t cap)
+{
+	printable(out, cap, text, strlen(text));
+	for (char *c = strchr(out, '\\'); c != NULL; c = strchr(c, '\\'))
+		*c = '?';
+}
+
 static int take_publisher(const json_t *root, struct manifest *m, struct why *why)
 {
 	const json_t *p = json_object_get(root, "publisher"), *v;
@@ -291,7 +300,7 @@ static int take_publisher(const json_t *root, struct manifest *m, struct why *wh
 	}
 	text = json_string_value(json_object_get(p, "host"));
 	if (text != NULL)
-		printable(m->publisher.host, sizeof(m->publisher.host), text, strlen(text));
+		take_host(text, m->publisher.host, sizeof(m->publisher.host));
 	v = json_object_get(p, "pid");
 	m->publisher.pid = json_is_integer(v) ? json_integer_value(v) : 0;
 	return take_time(p, "the publisher", &m->publisher.time_ns, why);
