@@ -268,16 +268,6 @@ static int fits(struct maker *k, const struct dir_found *f, const struct object 
 		(unsigned long long)*below);
 }
 
-/* The first file of a whole checkpoint whose name another one has, in another folder; NULL. */
-static const char *double_name(const struct scheme_version *v)
-{
-	for (size_t i = 0; i < v->file_count; i++)
-		for (size_t j = 0; strchr(v->files[i], '/') != NULL && j < v->file_count; j++)
-			if (i != j && strcmp(base_name(v->files[i]), base_name(v->files[j])) == 0)
-				return v->files[i];
-	return NULL;
-}
-
 /* What one of its indexes says, if that can be used; NULL in *out: it cannot, and it was said
  * why. */
 static int usable(struct maker *k, const struct dir_found *f, size_t i, struct dir_index **out)
@@ -296,11 +286,11 @@ static int usable(struct maker *k, const struct dir_found *f, size_t i, struct d
 			k->d, x->key, len,
 			"says that it is version %llu, and lies in the directory of %llu",
 			(unsigned long long)x->said.version, (unsigned long long)f->number);
-	if (!x->said.delta && double_name(&x->said) != NULL)
+	if (x->twice != NULL)
 		return directory_problem(
 			k->d, x->key, len,
 			"names two files that are called as \"%s\" is in its folder",
-			SHOWN(double_name(&x->said)));
+			SHOWN(x->twice));
 	*out = x;
 	return 0;
 }

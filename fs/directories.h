@@ -38,6 +38,8 @@ struct dir_index {
 	bool read;	/* `why` and `said` hold */
 	struct why why; /* err 0: it is fine */
 	struct scheme_version said;
+	const char *twice; /* of a whole checkpoint: a file whose name another one has, in another
+			    * folder; of said; NULL: there is none */
 };
 
 struct dir_problem {

@@ -21,6 +21,7 @@
  * where nothing waits. */
 enum { BATCH = 256, BESIDE = 1024, ALONE = 4096 };
 enum { LATEST_MAX = 1024, INDEX_MAX = 64 << 20, JOBS_REMOTE = 64, JOBS_LOCAL = 4 };
+static const uint64_t TEXT_MAX = 32 << 20; /* of indexes that are in memory at once, if each fits */
 
 static void index_free(struct dir_index *x)
 {
@@ -117,6 +118,39 @@ static int read_header(struct store *store, const struct object *o, char **out, 
 	return why_set(why, -err, "cannot be read");
 }
 
+static const char *name_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash != NULL ? slash + 1 : path;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(name_of(*(char *const *)a), name_of(*(char *const *)b));
+}
+
+/* A file of a whole checkpoint whose name another one has, in another folder; -ENOMEM. */
+static int find_twice(const struct scheme_version *v, const char **out)
+{
+	const char **sorted = NULL;
+
+	*out = NULL;
+	if (v->delta || v->file_count == 0)
+		return 0;
+	sorted = malloc(v->file_count * sizeof(*sorted));
+	if (sorted == NULL)
+		return -ENOMEM;
+	for (size_t i = 0; i < v->file_count; i++)
+		sorted[i] = v->files[i];
+	qsort(sorted, v->file_count, sizeof(*sorted), compare_names);
+	for (size_t i = 1; i < v->file_count && *out == NULL; i++)
+		if (strcmp(name_of(sorted[i - 1]), name_of(sorted[i])) == 0)
+			*out = sorted[i];
+	free(sorted);
+	return 0;
+}
+
 static void read_one(void *ctx, size_t i)
 {
 	const struct reading *r = ctx;
@@ -136,6 +170,10 @@ static void read_one(void *ctx, size_t i)
 		err = scheme->parse(file ? "" : s->index, s->number, text, text != NULL ? len : 0,
 				    &x->said, &x->why);
 	free(text);
+	if (err == 0)
+		err = find_twice(&x->said, &x->twice);
+	if (err == -ENOMEM && x->why.err == 0)
+		why_set(&x->why, ENOMEM, "out of memory");
 	x->again = !is_final(err);
 	x->read = true;
 }
@@ -198,6 +236,18 @@ static bool is_known(const struct directories *d, const struct object *o)
 	return x != NULL && x->read && identity_equal(&x->id, &o->id) && !x->again;
 }
 
+/* A text is ten times as large while it is taken apart, so large ones are read by fewer. */
+static unsigned jobs_for(const struct reading *r)
+{
+	const uint64_t jobs = r->store->remote ? JOBS_REMOTE : JOBS_LOCAL;
+	uint64_t largest = 1;
+
+	for (size_t i = 0; i < r->count; i++)
+		if (r->v[i].index != NULL)
+			largest = MAX(largest, r->v[i].o->size);
+	return (unsigned)MAX(MIN(jobs, TEXT_MAX / largest), (uint64_t)1);
+}
+
 int directory_indexes_read(struct directories *d, struct store *store, const struct dir_found *v,
 			   size_t n, size_t most, size_t *out_read, bool *out_left)
 {
@@ -222,7 +272,7 @@ int directory_indexes_read(struct directories *d, struct store *store, const str
 				err = add_slot(&r, &s);
 		}
 	if (err == 0 && r.count > 0)
-		parallel_for(store->remote ? JOBS_REMOTE : JOBS_LOCAL, r.count, read_one, &r);
+		parallel_for(jobs_for(&r), r.count, read_one, &r);
 	*out_read = r.count;
 	free(r.v);
 	return err;
@@ -461,8 +511,9 @@ int directory_indexes_needed(struct directories *d, const struct dir_query *q,
 
 static bool parse_latest(struct directories *d, char *text)
 {
-	char *name;
 	size_t n = strlen(text), word;
+	uint64_t version;
+	char *name;
 
 	while (n > 0 && strchr(" \t\r\n", text[n - 1]) != NULL)
 		text[--n] = '\0';
@@ -470,9 +521,9 @@ static bool parse_latest(struct directories *d, char *text)
 	name = name != NULL ? name + 1 : text;
 	n = (size_t)(name - text);
 	if (n >= sizeof(d->latest.run) || !path_is_safe(text) ||
-	    !version_name(name, strlen(name), &word, &d->latest.version) ||
-	    word >= sizeof(d->latest.word))
+	    !version_name(name, strlen(name), &word, &version) || word >= sizeof(d->latest.word))
 		return false;
+	d->latest.version = version;
 	memcpy(d->latest.word, name, word);
 	d->latest.word[word] = '\0';
 	memcpy(d->latest.run, text, n);
