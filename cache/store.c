@@ -51,18 +51,26 @@ static int compare_key(const void *key, const void *object)
 	return strcmp(key, ((const struct object *)object)->key);
 }
 
+bool object_same(const struct object *a, const struct object *b)
+{
+	return identity_equal(&a->id, &b->id) && a->size == b->size && a->mtime_ns == b->mtime_ns &&
+	       a->err == b->err && strcmp(a->key, b->key) == 0;
+}
+
 bool listing_same(const struct listing *a, const struct listing *b)
 {
 	bool same = a->count == b->count && a->hidden == b->hidden;
 
-	for (size_t i = 0; same && i < a->count; i++) {
-		const struct object *x = &a->v[i], *y = &b->v[i];
-
-		same = identity_equal(&x->id, &y->id) && x->size == y->size &&
-		       x->mtime_ns == y->mtime_ns && x->err == y->err &&
-		       strcmp(x->key, y->key) == 0;
-	}
+	for (size_t i = 0; same && i < a->count; i++)
+		same = object_same(&a->v[i], &b->v[i]);
 	return same;
+}
+
+void store_front(struct store *s, const struct store *inner)
+{
+	s->remote = inner->remote;
+	s->far = inner->far;
+	s->blocks = inner->blocks;
 }
 
 const struct object *listing_find(const struct listing *l, const char *key)

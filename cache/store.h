@@ -106,13 +106,17 @@ struct store {
 	struct blockcache *blocks; /* borrowed; set by whoever composes the layers, before the first
 				      blob; NULL: none */
 };
+/* For a store in front of another one, whose handles are that one's: what is true of its bytes. */
+void store_front(struct store *s, const struct store *inner);
 
 /* All objects whose key begins with prefix ("" for all), recursively, dotfiles and dot directories
  * left out, at most 32 levels deep. Blocks. */
 int store_list(struct store *s, const char *prefix, struct listing *out,
 	       struct why *why) MUST_CHECK;
 void listing_release(struct listing *l);
-/* The same objects, each with its identity, time and error? */
+/* Have two objects the same key, identity, size, time and error? */
+bool object_same(const struct object *a, const struct object *b);
+/* The same objects? */
 bool listing_same(const struct listing *a, const struct listing *b);
 const struct object *listing_find(const struct listing *l, const char *key); /* NULL: absent */
 

@@ -165,8 +165,7 @@ int gate_new(struct store *source, const struct gate_config *config, struct stor
 	lock_init(&g->lock, LOCK_QUEUE);
 	g->base.ops = &gate_ops;
 	g->base.name = source->name;
-	g->base.remote = source->remote;
-	g->base.blocks = source->blocks;
+	store_front(&g->base, source);
 	g->source = source;
 	g->one = config->one;
 	g->tool = config->tool;

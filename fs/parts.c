@@ -97,12 +97,6 @@ void parts_stop(struct parts *p)
 
 /* ---- listing ---- */
 
-static bool same_object(const struct object *a, const struct object *b)
-{
-	return a->size == b->size && a->mtime_ns == b->mtime_ns && a->err == b->err &&
-	       identity_equal(&a->id, &b->id) && strcmp(a->key, b->key) == 0;
-}
-
 static bool same_slice(const struct listing *a, const struct listing *b, const char *prefix)
 {
 	size_t i, j, i_end = runs_slice(a, prefix, &i), j_end = runs_slice(b, prefix, &j);
@@ -110,7 +104,7 @@ static bool same_slice(const struct listing *a, const struct listing *b, const c
 	if (i_end - i != j_end - j)
 		return false;
 	for (; i < i_end; i++, j++)
-		if (!same_object(&a->v[i], &b->v[j]))
+		if (!object_same(&a->v[i], &b->v[j]))
 			return false;
 	return true;
 }
@@ -382,8 +376,7 @@ int parts_open(struct parts *p, const char *path, const char *name, struct store
 	if (part == NULL)
 		return -ENOMEM;
 	part->base.ops = &part_ops;
-	part->base.remote = p->source->remote;
-	part->base.blocks = p->source->blocks;
+	store_front(&part->base, p->source);
 	part->parts = p;
 	part->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (part->fd < 0)

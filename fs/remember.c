@@ -351,7 +351,7 @@ int remember_new(struct store *inner, const char *dir, const char *salt, struct 
 	m->inner = inner;
 	m->base.ops = &memory_ops;
 	m->base.name = inner->name;
-	m->base.remote = inner->remote;
+	store_front(&m->base, inner);
 	if (dir != NULL) {
 		m->dir = strdup(dir);
 		m->path = file_name(dir, inner->name, salt);

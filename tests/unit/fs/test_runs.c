@@ -212,9 +212,11 @@ static void parts_share(void **unused)
 	struct parts *p;
 	struct why why = {0};
 
+	f.base.far = true;
 	assert_int_equal(parts_new(&f.base, INT64_MAX, NULL, &p), 0);
 	assert_int_equal(parts_open(p, "a", "fake://a", &a), 0);
 	assert_int_equal(parts_open(p, "team/b", "fake://team/b", &b), 0);
+	assert_true(a->far);
 	assert_int_equal(count_of(a, "x"), 1);
 	assert_int_equal(count_of(b, "anchors/step_1.safetensors"), 1);
 	assert_int_equal(f.listed, 1);
@@ -295,7 +297,9 @@ static void gate_decides(void **unused)
 	unsigned calls = 0;
 	struct store *g;
 
+	f.base.far = true;
 	assert_int_equal(gate_new(&f.base, &config, &g), 0);
+	assert_true(g->far);
 	gate_subscribe(g, count_call, &calls);
 	assert_int_equal(count_of(g, "config.json"), 1);
 	assert_int_equal(gate_state(g), GATE_UNKNOWN);
