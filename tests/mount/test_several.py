@@ -408,6 +408,6 @@ def test_fifty_runs(bucket):
                                                           encoding="utf-8"))
         threads, rss = int(fields["Threads"]), int(fields["VmRSS"].split()[0])
         print(f"50 runs: {threads} threads, {rss} kB")
-        assert threads < 50 * 3 + 60
+        assert threads < 50 * 4 + 60
         if mounted.VARIANT == "release":
             assert rss < 200000

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several runs in one source: which directories are runs, the stores of parts over one listing, and
- * the gate that decides.
+ * Several runs in one source: which directories are runs, the stores of parts over one listing, the
+ * gate that decides, and turns.
  *
  * The source is a store of this test's own, whose listing and failures are set by hand.
  */
@@ -17,6 +17,7 @@
 #include "fs/gate.h"
 #include "fs/parts.h"
 #include "fs/runs.h"
+#include "fs/turns.h"
 
 #include <poll.h>
 
@@ -351,13 +352,40 @@ static void gate_of_a_tool(void **unused)
 	store_free(g);
 }
 
+/* ---- turns ---- */
+
+static bool says(void *ctx)
+{
+	return *(bool *)ctx;
+}
+
+static void taking_turns(void **unused)
+{
+	bool stopped = true;
+	struct turns t;
+
+	turns_init(&t, 1);
+	assert_true(turns_take_unless(&t, says, &stopped));
+	assert_false(turns_take_unless(&t, says, &stopped));
+	turns_give(&t);
+	turns_take(&t);
+	turns_open(&t);
+	stopped = false;
+	assert_false(turns_take_unless(&t, says, &stopped));
+	turns_give(&t);
+	assert_true(turns_take_unless(&t, says, &stopped));
+	assert_true(turns_take_unless(NULL, says, &stopped));
+	turns_destroy(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(marks),       cmocka_unit_test(found),
-		cmocka_unit_test(nesting),     cmocka_unit_test(parts_share),
-		cmocka_unit_test(parts_fail),  cmocka_unit_test(gate_decides),
-		cmocka_unit_test(gate_of_one), cmocka_unit_test(gate_of_a_tool),
+		cmocka_unit_test(marks),	cmocka_unit_test(found),
+		cmocka_unit_test(nesting),	cmocka_unit_test(parts_share),
+		cmocka_unit_test(parts_fail),	cmocka_unit_test(gate_decides),
+		cmocka_unit_test(gate_of_one),	cmocka_unit_test(gate_of_a_tool),
+		cmocka_unit_test(taking_turns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
