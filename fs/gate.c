@@ -82,6 +82,36 @@ static int decide(struct gate *g, struct listing *l, struct why *why)
 	return err;
 }
 
+/* There are several because somebody said so: can the source be listed at all? */
+static int look_once(struct gate *g, struct why *why)
+{
+	struct listing_ref *first;
+	bool known;
+	int err;
+
+	lock_take(&g->lock);
+	known = g->first != NULL;
+	lock_release(&g->lock);
+	if (known)
+		return 0;
+	first = calloc(1, sizeof(*first));
+	err = first != NULL ? store_list(g->source, "", &first->listing, why)
+			    : why_set(why, ENOMEM, "out of memory");
+	if (err < 0) {
+		free(first);
+		return err;
+	}
+	first->refs = 1;
+	lock_take(&g->lock);
+	if (g->first == NULL) {
+		g->first = first;
+		first = NULL;
+	}
+	lock_release(&g->lock);
+	listing_unref(first);
+	return 0;
+}
+
 static int list(struct store *s, const char *prefix, struct listing *out, struct why *why)
 {
 	struct gate *g = gate_of(s);
@@ -90,7 +120,7 @@ static int list(struct store *s, const char *prefix, struct listing *out, struct
 
 	*out = (struct listing){0};
 	if (state == GATE_SEVERAL && !g->tool)
-		return 0;
+		return look_once(g, why);
 	err = store_list(g->source, prefix, out, why);
 	if (err < 0 || state == GATE_ONE || *prefix != '\0')
 		return err;

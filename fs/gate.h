@@ -17,7 +17,7 @@ enum gate_state {
 };
 
 struct gate_config {
-	bool several; /* to begin with */
+	bool several; /* to begin with: the first look only says whether the source can be listed */
 	bool one;     /* as long as there is no run: one, which --base makes a run already */
 	bool tool;    /* it has no roster */
 };

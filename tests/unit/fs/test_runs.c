@@ -338,6 +338,28 @@ static void gate_of_one(void **unused)
 	}
 }
 
+static void gate_of_several(void **unused)
+{
+	struct fake f = fake(KEYS("anchors/step_1.safetensors"));
+	const struct gate_config config = {.several = true};
+	struct listing_ref *first = NULL;
+	struct why why = {0};
+	struct listing none;
+	struct store *g;
+
+	assert_int_equal(gate_new(&f.base, &config, &g), 0);
+	f.err = -EIO;
+	assert_int_equal(store_list(g, "", &none, &why), -EIO);
+	f.err = 0;
+	assert_int_equal(count_of(g, NULL), 0);
+	assert_int_equal(count_of(g, NULL), 0);
+	assert_int_equal(f.listed, 2);
+	gate_source(g, &first);
+	assert_int_equal(first->listing.count, 1);
+	listing_unref(first);
+	store_free(g);
+}
+
 static void gate_of_a_tool(void **unused)
 {
 	struct fake f = fake(KEYS("a/weightfs.json", "b/weightfs.json"));
@@ -381,11 +403,11 @@ static void taking_turns(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(marks),	cmocka_unit_test(found),
-		cmocka_unit_test(nesting),	cmocka_unit_test(parts_share),
-		cmocka_unit_test(parts_fail),	cmocka_unit_test(gate_decides),
-		cmocka_unit_test(gate_of_one),	cmocka_unit_test(gate_of_a_tool),
-		cmocka_unit_test(taking_turns),
+		cmocka_unit_test(marks),	  cmocka_unit_test(found),
+		cmocka_unit_test(nesting),	  cmocka_unit_test(parts_share),
+		cmocka_unit_test(parts_fail),	  cmocka_unit_test(gate_decides),
+		cmocka_unit_test(gate_of_one),	  cmocka_unit_test(gate_of_several),
+		cmocka_unit_test(gate_of_a_tool), cmocka_unit_test(taking_turns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
