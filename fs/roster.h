@@ -7,6 +7,9 @@
  * a run stays one as long as anything lies in its directory.  A run that comes back is another one
  * with other numbers.
  *
+ * A mount shows at most ROSTER_MOST of them, fewer where the process may have few files open; of
+ * the others it is said that they are not shown, and they come when there is room.
+ *
  * One thread, which lists the source, makes and takes down stacks; each run has its watch besides,
  * and what the front begins for it.
  */
@@ -14,6 +17,8 @@
 #define FS_ROSTER_H
 
 #include "fs/inode.h"
+
+enum { ROSTER_MOST = 1000 };
 
 struct roster; /* opaque */
 

@@ -51,6 +51,8 @@ struct roster {
 
 	/* the thread's own */
 	uint64_t last_run;
+	size_t made; /* stacks, also of members that are gone and open */
+	bool full;   /* it was said that there are too many */
 	int64_t round_at, round_cost;
 };
 

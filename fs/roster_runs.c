@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cache/clock.h"
@@ -21,7 +22,8 @@
 #include "fs/gate.h"
 #include "fs/runs.h"
 
-enum { MISSING_MAX = 2 }; /* listings in a row */
+enum { MISSING_MAX = 2 };		  /* listings in a row */
+enum { FILES_OURS = 64, FILES_EACH = 8 }; /* open: of the process, of a run */
 static const int64_t PENDING_NS = 20 * INT64_C(1000000), TICK_NS = NSEC_PER_SEC;
 static const int64_t LOCAL_AGE_NS = 100 * INT64_C(1000000);
 static const int64_t COALESCE_NS = 10 * INT64_C(1000000), RETRY_NS = 10 * NSEC_PER_SEC;
@@ -105,15 +107,36 @@ static int set_up(struct roster *r, struct member *m, struct why *why)
 	return 0;
 }
 
+/* Each costs a few threads and files, and the process needs some for whoever reads. */
+static size_t most_runs(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur < FILES_OURS + FILES_EACH)
+		return 1;
+	return (size_t)MIN((files.rlim_cur - FILES_OURS) / FILES_EACH, (rlim_t)ROSTER_MOST);
+}
+
 static void try_set_up(struct roster *r, struct member *m)
 {
+	const bool full = r->made >= most_runs();
 	struct why why = {0};
 
-	if (m->stack != NULL || clock_mono_ns() < m->retry_at || set_up(r, m, &why) == 0)
+	if (m->stack != NULL || clock_mono_ns() < m->retry_at)
 		return;
-	m->retry_at = clock_mono_ns() + RETRY_NS;
-	if (strcmp(m->trouble.text, why.text) != 0)
+	if (full) {
+		why_set(&why, EMFILE,
+			"as many runs are shown as this mount can have: mount this one by itself");
+	} else if (set_up(r, m, &why) == 0) {
+		r->made++;
+		return;
+	}
+	m->retry_at = full ? 0 : clock_mono_ns() + RETRY_NS;
+	if (full && !r->full)
+		log_error("%s: %s; so with those after it", SHOWN(m->path), why.text);
+	else if (!full && strcmp(m->trouble.text, why.text) != 0)
 		log_error("%s: %s", SHOWN(m->path), why.text);
+	r->full |= full;
 	lock_take(&r->lock);
 	m->trouble = why;
 	lock_release(&r->lock);
@@ -229,6 +252,7 @@ static void reap(struct roster *r)
 		*at = m->next;
 		m->next = idle;
 		idle = m;
+		r->made -= m->stack != NULL;
 	}
 	lock_release(&r->lock);
 	roster_free_members(idle);

@@ -55,6 +55,24 @@ def same_tensors(top, state):
         {n: t.data.tobytes() for n, t in state.items()}, top
 
 
+def test_too_many(bucket):
+    """As many as there are files for; the others are named, and come when one has gone."""
+    names = [f"run{i:02}" for i in range(12)]
+    for name in names:
+        begin(bucket / name, STATES[:1])
+    with Mount(bucket, prefix=["prlimit", "--nofile=128:128"]) as m:
+        shown = [one["path"] for one in m.status()["runs"] if one["shown"]]
+        assert shown == names[:8] and sorted(os.listdir(m.at)) == shown
+        others = [one["trouble"] for one in m.status()["runs"] if not one["shown"]]
+        assert len(others) == 4 and all("mount this one by itself" in one for one in others)
+        assert m.log_text().count("mount this one by itself") == 1
+        for name in shown:
+            assert m.run(name).version() == 1
+        shutil.rmtree(bucket / names[0])
+        wait_until((m.at / names[8] / ".weightfs").is_dir, "there is room for another one")
+        assert not (m.at / names[9]).exists()
+
+
 def test_every_byte(bucket):
     """Versions of all generations of TRL's, while they go on; what is no run's is as it lies."""
     other = strangers(bucket)
