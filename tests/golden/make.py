@@ -1,9 +1,10 @@
 """Makes the committed golden buckets and their digests: python tests/golden/make.py
 
-One tiny run per generation of TRL and one each of grail, SkyRL and prime-rl, from a fixed seed;
-sums.txt has the SHA-256 of each file of each version as the reference computes it, or as the states
-were.  The buckets are committed: what they must show never changes by accident, neither by a change
-of the program nor of the writers or the reference.
+One tiny run per generation of TRL and one each of slime (xor and overwrite), plain checkpoints,
+grail, SkyRL and prime-rl, from a fixed seed; sums.txt has the SHA-256 of each file of each version
+as the reference computes it, or as the states were.  The buckets are committed: what they must
+show never changes by accident, neither by a change of the program nor of the writers or the
+reference.
 """
 
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from lib import grail, models, oracle, primerl, reading, skyrl, trl  # noqa: E402
+from lib import grail, hfdir, models, oracle, primerl, reading, skyrl, trl  # noqa: E402
 from lib import safetensors_py as st  # noqa: E402
 
 SUMS = HERE / "sums.txt"
@@ -56,8 +57,7 @@ def make_grail():
         t.ready(i)
         files = {p.name: p.read_bytes() for p in beside.iterdir()}
         files["model.safetensors"] = st.dump(states[i], {"format": "pt"})
-        for name, blob in sorted(files.items()):
-            yield f"{reading.sha256(blob)}  grail/{t.window(i)}/{name}"
+        yield from lines_of("grail", t.window(i), files)
 
 
 def empty(name):
@@ -66,6 +66,40 @@ def empty(name):
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
     return root
+
+
+def make_hfdir(encoding):
+    """slime's versions from a whole one, every kind of checksum that is compared, frames that state
+    their size and not, a step without a change and a whole one in between; the lines."""
+    spec = {**models.MINI, "d.f32": ("F32", (3, 2)), "e.f8": ("F8_E4M3", (2, 3, 4))}
+    states = models.states(2030, STATES + 1, spec, density=0.1, skip=("c.scale",), same=(3,))
+    t = hfdir.Trainer(empty(f"slime-{encoding}"), states, encoding)
+    for version in range(1, STATES + 1):
+        t.sums = ("xxh3-128", "adler32")[version % 2]
+        t.stated = version % 3 != 0
+        if version in (1, 5):
+            t.full(version)
+        else:
+            t.delta(version)
+        yield from lines_of(t.root.name, version, {
+            "config.json": (t.folder(version - (version - 1) % 4) / "config.json").read_bytes(),
+            "model.safetensors": st.dump(states[version], {"format": "pt"})})
+
+
+def make_checkpoints():
+    """Whole checkpoints; the lines."""
+    states = models.states(2031, 4, models.MINI, density=0.1)
+    t = hfdir.Trainer(empty("checkpoints"), states, name="checkpoint-{}")
+    for version in range(1, len(states)):
+        t.full(version)
+        yield from lines_of("checkpoints", version, {
+            p.name: p.read_bytes() for p in t.folder(version).iterdir()})
+
+
+def lines_of(run, version, files):
+    """The digest of each of a version's files."""
+    for name, blob in sorted(files.items()):
+        yield f"{reading.sha256(blob)}  {run}/{version}/{name}"
 
 
 def make_skyrl():
@@ -81,8 +115,7 @@ def make_skyrl():
         t.delta(version)
         files = {p.name: p.read_bytes() for p in base.iterdir()}
         files["model.safetensors"] = st.dump(states[version], {"format": "pt"})
-        for name, blob in sorted(files.items()):
-            yield f"{reading.sha256(blob)}  skyrl/{version}/{name}"
+        yield from lines_of("skyrl", version, files)
 
 
 def make_primerl():
@@ -102,13 +135,13 @@ def make_primerl():
                  for file, names in t.grouped(states[step], "model")}
         for name in (primerl.INDEX, "config.json", primerl.STABLE):
             files[name] = (t.folder(step - (step - 1) % 3) / name).read_bytes()
-        for name, blob in sorted(files.items()):
-            yield f"{reading.sha256(blob)}  prime-rl/{step}/{name}"
+        yield from lines_of("prime-rl", step, files)
 
 
 def main():
     """All generations."""
     lines = [line for generation in trl.GENERATIONS for line in sums(make_bucket(generation))]
+    lines += [*make_hfdir("xor"), *make_hfdir("overwrite"), *make_checkpoints()]
     lines += [*make_grail(), *make_skyrl(), *make_primerl()]
     SUMS.write_text("\n".join(lines) + "\n")
 
