@@ -80,7 +80,7 @@ const struct object *listing_find(const struct listing *l, const char *key)
 	return bsearch(key, l->v, l->count, sizeof(l->v[0]), compare_key);
 }
 
-static const char *unusable(int err)
+const char *store_unusable(int err)
 {
 	switch (err) {
 	case ELOOP: return "is a symbolic link that leads out of the store or in a circle";
@@ -99,7 +99,7 @@ int store_open(struct store *s, const struct object *object, struct handle **out
 	if (object->err != 0)
 		return why_set(why, object->err, "'%s' %s",
 			       printable(shown, sizeof(shown), object->key, strlen(object->key)),
-			       unusable(object->err));
+			       store_unusable(object->err));
 	return s->ops->open(s, object, out, why);
 }
 

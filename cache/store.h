@@ -120,6 +120,8 @@ bool object_same(const struct object *a, const struct object *b);
 bool listing_same(const struct listing *a, const struct listing *b);
 const struct object *listing_find(const struct listing *l, const char *key); /* NULL: absent */
 
+/* What an entry with that err is, for a sentence: "is not a regular file". */
+const char *store_unusable(int err);
 /* Pins the object as listed; -ESTALE when it has changed since. */
 int store_open(struct store *s, const struct object *object, struct handle **out,
 	       struct why *why) MUST_CHECK;

@@ -449,8 +449,36 @@ static int cut(struct directories *d, const struct dir_found *v, size_t *n, stru
 		return err;
 	}
 	m->origin = MANIFEST_POINTED;
-	while (*n > 0 && v[*n - 1].number > d->latest.version)
+	while (*n > 0 && (d->latest.lost || v[*n - 1].number > d->latest.version))
 		--*n;
+	if (err == 0 && (*n == 0 || v[*n - 1].number != d->latest.version))
+		err = directory_problem(d, "latest", 6,
+					"names %s, which is not here; %s until it names a version "
+					"that is, or is removed",
+					d->latest.name,
+					*n == 0 ? "nothing is shown" : "what is below is shown");
+	return err;
+}
+
+/* The versions that there are; where `latest` names a place without any, those without it. */
+static int find(struct directories *d, const struct listing *l, struct dir_found **v, size_t *n)
+{
+	const bool known = d->latest.known;
+	char run[sizeof(d->latest.run)];
+	int err = directory_search(d, l, v, n);
+
+	d->latest.lost = false;
+	if (err < 0 || *n > 0 || !known)
+		return err;
+	free(*v);
+	*v = NULL;
+	memcpy(run, d->latest.run, sizeof(run));
+	d->latest.known = false;
+	d->latest.run[0] = '\0';
+	err = directory_search(d, l, v, n);
+	memcpy(d->latest.run, run, sizeof(run));
+	d->latest.known = true;
+	d->latest.lost = true;
 	return err;
 }
 
@@ -520,7 +548,7 @@ int directories_find(struct directories *d, const struct dir_query *q, struct ma
 	if (d->indexes == NULL)
 		return -ENOMEM;
 	directory_latest(d, q->store, q->listing);
-	err = directory_search(d, q->listing, &v, &n);
+	err = find(d, q->listing, &v, &n);
 	if (err == 0 && n > 0)
 		err = make(&k, v, &n);
 	*out_first = first_of(v, n);

@@ -82,6 +82,8 @@ struct directories {
 		char run[128]; /* "" or "RUN/" */
 		char word[64];
 		uint64_t version;
+		char name[200]; /* what it says, as far as it fits; printable */
+		bool lost;	/* there is nothing of that name, but other versions */
 		struct why why;
 	} latest;
 };
@@ -101,6 +103,10 @@ bool directories_own(const struct directories *d, const char *key);
 /* Does an object of that key, as seen from a directory, show that there are versions of any scheme
  * in it? */
 bool directories_show(const char *key);
+
+/* Is a place where versions may lie, and cannot be listed; `found`: there are versions of another
+ * kind already (TRL's, weightfs.json). */
+bool directories_shut(const struct object *o, bool found);
 
 /* Finds them.  *out NULL: there are none.  *out_first: identity of what is first in the run.
  * -ENOMEM. */

@@ -106,6 +106,48 @@ bool directories_show(const char *key)
 	return false;
 }
 
+/* Is it one of the directories in a path? */
+static bool is_part(const char *path, const char *name, size_t len)
+{
+	for (const char *slash; (slash = strchr(path, '/')) != NULL; path = slash + 1)
+		if ((size_t)(slash - path) == len && memcmp(path, name, len) == 0)
+			return true;
+	return false;
+}
+
+static bool is_part_of_any(const char *const *paths, const char *name, size_t len)
+{
+	for (size_t i = 0; paths != NULL && paths[i] != NULL; i++)
+		if (is_part(paths[i], name, len))
+			return true;
+	return false;
+}
+
+bool directories_shut(const struct object *o, bool found)
+{
+	static const char *const steps[] = {"anchors/", "deltas/", "steps/", "compact/", NULL};
+	const char *slash = strrchr(o->key, '/');
+	const char *name = slash != NULL ? slash + 1 : o->key;
+	const size_t len = strlen(name);
+	uint64_t number;
+	size_t word;
+
+	if (o->err == 0)
+		return false;
+	if (slash == NULL && o->err == EACCES && is_part_of_any(steps, name, len))
+		return true;
+	if (found)
+		return false;
+	if (version_name(name, len, &word, &number))
+		return true;
+	for (size_t i = 0; o->err == EACCES && schemes[i] != NULL; i++)
+		if (is_part_of_any(schemes[i]->under != NULL ? schemes[i]->under : usual, name,
+				   len) ||
+		    is_part_of_any(schemes[i]->indexes, name, len))
+			return true;
+	return false;
+}
+
 static bool is_weights(const char *name)
 {
 	const size_t len = strlen(name);

@@ -40,7 +40,7 @@ int directory_text(struct store *store, const struct object *o, uint64_t max, ch
 	int err;
 
 	if (o->err != 0)
-		return why_set(why, o->err, "cannot be used as it is listed");
+		return why_set(why, o->err, "%s", store_unusable(o->err));
 	if (o->size > max)
 		return why_set(why, EFBIG, "has %llu bytes; at most %llu are read",
 			       (unsigned long long)o->size, (unsigned long long)max);
@@ -91,7 +91,7 @@ static int read_header(struct store *store, const struct object *o, char **out, 
 	uint8_t head[8];
 	char *text = NULL;
 	uint64_t len = 0;
-	int err = o->err != 0 ? why_set(why, o->err, "cannot be used as it is listed")
+	int err = o->err != 0 ? why_set(why, o->err, "%s", store_unusable(o->err))
 			      : blob_open(store, o, false, &blob, why);
 
 	if (err < 0)
@@ -524,6 +524,7 @@ static bool parse_latest(struct directories *d, char *text)
 	    !version_name(name, strlen(name), &word, &version) || word >= sizeof(d->latest.word))
 		return false;
 	d->latest.version = version;
+	printable(d->latest.name, sizeof(d->latest.name), text, strlen(text));
 	memcpy(d->latest.word, name, word);
 	d->latest.word[word] = '\0';
 	memcpy(d->latest.run, text, n);

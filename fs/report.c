@@ -71,6 +71,15 @@ struct run_report *run_report(struct run *r)
 	return p;
 }
 
+void run_report_because(const struct run_report *p, struct buf *out)
+{
+	if (p->problem_count == 0)
+		return;
+	if (p->problems[0].object[0] != '\0')
+		buf_addf(out, ": %s", p->problems[0].object);
+	buf_addf(out, ": %s", p->problems[0].text);
+}
+
 static char *shown(const char *text)
 {
 	char out[900];
@@ -296,6 +305,38 @@ static bool fill_versions(struct run *r, struct run_report *p)
 	return ok;
 }
 
+/* Is something that could not be listed a place where versions may lie? */
+static bool is_shut(const struct run *r, const struct object *o)
+{
+	const struct lineage *l = &r->lineage;
+
+	return directories_shut(o, l->own == NULL && l->step_count > 0);
+}
+
+static size_t count_shut(const struct run *r)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; r->current != NULL && i < r->current->listing.count; i++)
+		n += is_shut(r, &r->current->listing.v[i]);
+	return n;
+}
+
+static bool fill_shut(const struct run *r, struct run_report *p)
+{
+	for (size_t i = 0; r->current != NULL && i < r->current->listing.count; i++) {
+		const struct object *o = &r->current->listing.v[i];
+		struct why why = {0};
+
+		if (!is_shut(r, o))
+			continue;
+		listed_error(o, &why);
+		if (!add_problem(p, o->key, why.text))
+			return false;
+	}
+	return true;
+}
+
 /* weightfs.json itself, and its spans. */
 static bool fill_pointer(struct run *r, struct run_report *p)
 {
@@ -310,6 +351,8 @@ static bool fill_pointer(struct run *r, struct run_report *p)
 		if (!add_problem(p, r->directories.problems[i].object,
 				 r->directories.problems[i].text))
 			return false;
+	if (!fill_shut(r, p))
+		return false;
 	if (m == NULL || l->own != NULL)
 		return true;
 	memcpy(p->pointer.lineage, m->lineage, sizeof(p->pointer.lineage));
@@ -504,7 +547,8 @@ void report_publish(struct run *r)
 	p->refs = 1;
 	p->scanned_real_ns = clock_real_ns();
 	p->versions = calloc(room, sizeof(*p->versions));
-	p->problems = calloc(room + r->lineage.span_count + r->directories.problem_count + 3,
+	p->problems = calloc(room + r->lineage.span_count + r->directories.problem_count +
+				     count_shut(r) + 3,
 			     sizeof(*p->problems));
 	ok = p->versions != NULL && p->problems != NULL && fill_report(r, p);
 	if (ok && r->store_error != NULL) {

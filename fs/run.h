@@ -123,6 +123,8 @@ struct run_report { /* immutable snapshot, reference-counted */
 /* When the source was last looked at and this was what there is to report. */
 int64_t run_report_time(const struct run_report *p);
 struct run_report *run_report(struct run *r); /* a reference; NULL before the first scan */
+/* ": " and the first problem, of which there may be none: for a sentence that nothing is there. */
+void run_report_because(const struct run_report *p, struct buf *out);
 void run_report_unref(struct run_report *p);
 
 /* The last good listing, reference-counted, for the raw view. */

@@ -121,8 +121,14 @@ static void line_unshown(const struct status_view *v, struct buf *out)
 		if (info->problem != NULL && (cause == NULL || cause->state == VERSION_WAITING))
 			cause = info;
 	}
+	if (top == NULL && !any && v->report->problem_count > 0) {
+		buf_addstr(out, "; ");
+		add_sentence(out, v->report->problems[0].object, v->report->problems[0].text);
+	}
 	if (top == NULL)
 		return;
+	if (top->state == VERSION_BROKEN && top->problem != NULL)
+		cause = top;
 	buf_addf(out, "; newest object %llu is not shown: ", (ull)top->number);
 	if (cause != NULL)
 		add_sentence(out, cause->key, cause->problem);

@@ -142,9 +142,17 @@ static int newest_version(struct stack *s, uint64_t *out, struct why *why)
 		*out = best->number;
 	else if (s->base != NULL)
 		*out = 0;
-	else
-		ret = why_set(why, ENOENT, "%s has no version that is whole%s%s", s->store->name,
-			      bad != NULL ? ": " : "", bad != NULL ? bad->problem : "");
+	else {
+		struct buf because = {0};
+
+		if (bad != NULL)
+			buf_addf(&because, ": %s", bad->problem);
+		else if (report != NULL)
+			run_report_because(report, &because);
+		ret = why_set(why, ENOENT, "%s has no version that is whole%s", s->store->name,
+			      buf_str(&because));
+		buf_release(&because);
+	}
 	run_report_unref(report);
 	return ret;
 }

@@ -187,6 +187,16 @@ static int print_json(const struct run_report *report, size_t limit)
 	return ret;
 }
 
+/* Says that there is nothing to be listed, and why if something is in the way. */
+static void nothing(const struct stack *stack, const struct run_report *report)
+{
+	struct buf why = {0};
+
+	run_report_because(report, &why);
+	cli_error("%s has no version yet%s", stack->store->name, buf_str(&why));
+	buf_release(&why);
+}
+
 /* ---- the verb ---- */
 
 static int run_log(struct opts *o, const struct cli_line *line, size_t limit)
@@ -213,7 +223,7 @@ static int run_log(struct opts *o, const struct cli_line *line, size_t limit)
 	if (ret == EXIT_CODE_OK)
 		ret = cli_done();
 	if (ret == EXIT_CODE_OK && report->version_count == 0)
-		cli_error("%s has no anchors or deltas yet", stack->store->name);
+		nothing(stack, report);
 out:
 	run_report_unref(report);
 	stack_free(stack);

@@ -1,6 +1,7 @@
 """Runs made of version directories: plain checkpoints per step, every byte of every version."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -152,3 +153,52 @@ def test_what_is_no_version(bucket):
         (bucket / "anchors" / "step_1.safetensors").write_bytes(st.dump(states[1]))
         m.wait_version(1)
         assert st.load_file(m.at / MODEL)[0].keys() == states[1].keys()
+
+
+@pytest.mark.parametrize("name, shows", [
+    ("weight_v000009", 2), ("weight_v000000", None), ("checkpoint-1", None),
+    ("run/weight_v000001", None)])
+def test_latest_that_names_nothing(name, shows, bucket):
+    """It is said, by whoever is asked, also where nothing is shown; and it is followed at once when
+    it names something."""
+    states = models.states(27, 3, models.MINI)
+    for number in (1, 2):
+        checkpoint(bucket, f"weight_v{number:06d}", states[number])
+    (bucket / "latest").write_text(name + "\n")
+    with Mount(bucket) as m:
+        assert f"names {name}, which is not here" in m.wait_problem("latest")
+        assert m.version() == shows
+        if shows is None:
+            assert f"latest: names {name}" in m.status()["line"]
+            for verb, *args in (("log",), ("export", "-o", bucket.parent / "out")):
+                done = mounted.run(verb, *args, bucket, check=False)
+                assert f"latest: names {name}" in done.stderr, done
+        (bucket / "latest").write_text("weight_v000001\n")
+        m.wait_version(1)
+        mounted.wait_until(lambda: m.status()["problems"] == [], m.status)
+
+
+def test_places_that_cannot_be_read(bucket):
+    """Directories without rights, links that lead away, an index that is none: said, and what can
+    be read is shown."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv to drop the rights that read everything")
+    states = models.states(28, 4, models.MINI)
+    closed = [checkpoint(bucket, "checkpoint-2", states[2])]
+    (bucket / "checkpoint-3").symlink_to("/usr")
+    (bucket / "checkpoint-4").mkdir()
+    os.mkfifo(bucket / "checkpoint-4" / INDEX)
+    (bucket / "lost+found").mkdir()
+    for path in (*closed, bucket / "lost+found"):
+        path.chmod(0)
+        os.chown(path, 12345, 12345)
+    with Mount(bucket, prefix=["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]) as m:
+        assert "permission denied" in m.wait_problem("checkpoint-2")
+        assert f"checkpoint-4/{INDEX}: is not" in m.status()["line"]
+        checkpoint(bucket, "checkpoint-1", states[1])
+        m.wait_version(1)
+        assert "leads out of the bucket" in m.wait_problem("checkpoint-3")
+        assert "not a regular file" in m.wait_problem(f"checkpoint-4/{INDEX}")
+        assert len(m.status()["problems"]) == 3
+        closed[0].chmod(0o755)
+        m.wait_version(2)

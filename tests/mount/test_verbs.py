@@ -260,7 +260,7 @@ def test_log_of_a_mount(bucket, run):
 def test_log_of_nothing(scratch, bucket):
     """An empty directory is an empty log; what cannot be read is an error."""
     done = mounted.run("log", bucket)
-    assert done.stdout == "" and "no anchors or deltas yet" in done.stderr
+    assert done.stdout == "" and "no version yet" in done.stderr
     assert json.loads(mounted.run("log", "--json", bucket).stdout) == []
     assert "nowhere" in refused("log", scratch / "nowhere")
     assert "a source is a directory" in refused("log", "gs://org/name")
