@@ -5,30 +5,36 @@
  *	take ──> queued ──> fsync ──> closed, the mapping let go of
  *			      └─ failed ──> the mapping is broken, said in the log
  *
- * Where there is no memory or thread for that it is done at once, in the caller; also when so many
- * wait already that the disk does not keep up: each holds an open file.
+ * A disk may take milliseconds for each, and a start with ten thousand small patches makes them
+ * faster.  So when many wait, a file is closed at once and synced by its mapping.  Where there is
+ * no memory or thread it is done at once, in the caller.  At the end what still waits is let go of:
+ * the kernel will write it, and what it does not write has not its hash.
  *
  * Threads: any for syncer_take(); the lock guards the making of the pool and the count only.
  */
 #include "cache/syncer.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "cache/lock.h"
 #include "cache/log.h"
 #include "cache/pool.h"
 
+enum { OPEN_MOST = 256 }; /* files that wait open */
+
 struct syncer {
+	bool ending;	   /* atomic */
 	struct lock lock;  /* LOCK_QUEUE; guards the rest */
 	struct pool *pool; /* NULL: none yet, or there cannot be one */
-	unsigned waiting;
+	unsigned open;	   /* files that wait */
 };
 
 struct file {
 	struct pool_job job;
 	struct syncer *syncer;
-	int fd;
+	int fd;			 /* -1: closed already */
 	struct mapping *mapping; /* a reference */
 	char what[64];
 };
@@ -46,6 +52,7 @@ void syncer_free(struct syncer *s)
 {
 	if (s == NULL)
 		return;
+	__atomic_store_n(&s->ending, true, __ATOMIC_RELAXED);
 	pool_free(s->pool);
 	lock_destroy(&s->lock);
 	free(s);
@@ -53,7 +60,9 @@ void syncer_free(struct syncer *s)
 
 static void sync_now(int fd, struct mapping *m, const char *what)
 {
-	if (fsync(fd) < 0) {
+	int ret = fd >= 0 ? fsync(fd) : msync((void *)m->bytes, (size_t)m->size, MS_SYNC);
+
+	if (ret < 0) {
 		int err = errno;
 
 		mapping_break(m);
@@ -61,32 +70,37 @@ static void sync_now(int fd, struct mapping *m, const char *what)
 			    "again",
 			    what, strerrordesc_np(err));
 	}
-	close(fd);
+	if (fd >= 0)
+		close(fd);
 }
 
 static void run(struct pool_job *job)
 {
 	struct file *f = (struct file *)job;
+	struct syncer *s = f->syncer;
 
-	sync_now(f->fd, f->mapping, f->what);
+	lock_take(&s->lock);
+	s->open -= f->fd >= 0;
+	lock_release(&s->lock);
+	if (!__atomic_load_n(&s->ending, __ATOMIC_RELAXED))
+		sync_now(f->fd, f->mapping, f->what);
+	else if (f->fd >= 0)
+		close(f->fd);
 	mapping_unref(f->mapping);
-	lock_take(&f->syncer->lock);
-	f->syncer->waiting--;
-	lock_release(&f->syncer->lock);
 	free(f);
 }
 
-/* The pool, with a place in its queue; NULL: there is none. */
-static struct pool *enter(struct syncer *s)
+/* The pool; NULL: there is none.  *out_open: the file may wait open. */
+static struct pool *enter(struct syncer *s, bool *out_open)
 {
-	struct pool *p = NULL;
+	struct pool *p;
 
 	lock_take(&s->lock);
 	if (s->pool == NULL && pool_new(1, &s->pool) < 0)
 		s->pool = NULL;
-	if (s->waiting < SYNCER_MOST)
-		p = s->pool;
-	s->waiting += p != NULL;
+	p = s->pool;
+	*out_open = s->open < OPEN_MOST;
+	s->open += p != NULL && *out_open;
 	lock_release(&s->lock);
 	return p;
 }
@@ -94,7 +108,8 @@ static struct pool *enter(struct syncer *s)
 void syncer_take(struct syncer *s, int fd, struct mapping *m, const char *what)
 {
 	struct file *f = calloc(1, sizeof(*f));
-	struct pool *p = f != NULL ? enter(s) : NULL;
+	bool wait_open = true;
+	struct pool *p = f != NULL ? enter(s, &wait_open) : NULL;
 
 	if (p == NULL) {
 		free(f);
@@ -103,7 +118,9 @@ void syncer_take(struct syncer *s, int fd, struct mapping *m, const char *what)
 	}
 	f->syncer = s;
 	f->job.run = run;
-	f->fd = fd;
+	f->fd = wait_open ? fd : -1;
+	if (!wait_open)
+		close(fd);
 	f->mapping = mapping_ref(m);
 	strncpy(f->what, what, sizeof(f->what) - 1);
 	pool_submit(p, &f->job, POOL_LATER);

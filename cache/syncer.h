@@ -12,12 +12,13 @@
 
 struct syncer; /* opaque */
 
-enum { SYNCER_MOST = 256 }; /* files that wait; beyond that whoever comes syncs its own */
-
-struct syncer *syncer_new(void);    /* NULL: out of memory */
-void syncer_free(struct syncer *s); /* once all is synced; NULL is fine */
+struct syncer *syncer_new(void); /* NULL: out of memory */
+/* NULL is fine.  Waits for one file at the most: what waits for its turn then is left to the
+ * kernel.
+ */
+void syncer_free(struct syncer *s);
 /* Takes over fd, which is closed afterwards; the mapping is kept until then.  `what`: for the log.
- * Blocks on the disk only when SYNCER_MOST files wait, or there is no memory. */
+ * Blocks on the disk only when there is no memory or thread. */
 void syncer_take(struct syncer *s, int fd, struct mapping *m, const char *what);
 
 #endif
