@@ -496,6 +496,20 @@ static struct identity first_of(const struct dir_found *v, size_t n)
 	return (struct identity){0};
 }
 
+/* There is `latest`, and nothing else. */
+static int alone(struct directories *d, const struct listing *l)
+{
+	static const char remedy[] = "; where a source has several runs, mount it with "
+				     "--runs several";
+
+	if (listing_find(l, "latest") == NULL)
+		return 0;
+	if (d->latest.known)
+		return directory_problem(d, "latest", 6, "names %s, which is not here%s",
+					 d->latest.name, remedy);
+	return directory_problem(d, "latest", 6, "%s%s", d->latest.why.text, remedy);
+}
+
 static int make(struct maker *k, struct dir_found *v, size_t *n)
 {
 	size_t lo = 0;
@@ -551,6 +565,8 @@ int directories_find(struct directories *d, const struct dir_query *q, struct ma
 	err = find(d, q->listing, &v, &n);
 	if (err == 0 && n > 0)
 		err = make(&k, v, &n);
+	else if (err == 0)
+		err = alone(d, q->listing);
 	*out_first = first_of(v, n);
 	directory_indexes_sweep(d, false);
 	free(v);

@@ -217,8 +217,9 @@ int declared_check(const struct run *r, const struct named *named, const struct 
 	if (err < 0)
 		return err;
 	if (e->kind == MANIFEST_ANCHOR)
-		return d->sparse == 0 && d->full > 0
-			       ? 0
+		return d->sparse == 0 && d->full > 0 ? 0
+		       : d->count == 0
+			       ? why_set(why, EBADMSG, "is no checkpoint: it has no tensor")
 			       : why_set(why, EBADMSG, "is no anchor: it has changed elements");
 	if (d->format->native != (strncmp(e->encoding, "wfp1", 4) == 0))
 		return why_set(why, EBADMSG,

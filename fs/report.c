@@ -337,6 +337,20 @@ static bool fill_shut(const struct run *r, struct run_report *p)
 	return true;
 }
 
+/* What was found wrong with version directories, where there is no run of another kind. */
+static bool fill_directories(const struct run *r, struct run_report *p)
+{
+	const struct lineage *l = &r->lineage;
+	const struct directories *d = &r->directories;
+
+	if (l->own == NULL && (l->manifest != NULL || l->step_count > 0))
+		return true;
+	for (size_t i = 0; i < d->problem_count; i++)
+		if (!add_problem(p, d->problems[i].object, d->problems[i].text))
+			return false;
+	return true;
+}
+
 /* weightfs.json itself, and its spans. */
 static bool fill_pointer(struct run *r, struct run_report *p)
 {
@@ -347,10 +361,8 @@ static bool fill_pointer(struct run *r, struct run_report *p)
 		return false;
 	if (r->pointer.why.err != 0 && !add_problem(p, MANIFEST_KEY, r->pointer.why.text))
 		return false;
-	for (size_t i = 0; l->own != NULL && i < r->directories.problem_count; i++)
-		if (!add_problem(p, r->directories.problems[i].object,
-				 r->directories.problems[i].text))
-			return false;
+	if (!fill_directories(r, p))
+		return false;
 	if (!fill_shut(r, p))
 		return false;
 	if (m == NULL || l->own != NULL)

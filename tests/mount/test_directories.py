@@ -178,6 +178,15 @@ def test_latest_that_names_nothing(name, shows, bucket):
         mounted.wait_until(lambda: m.status()["problems"] == [], m.status)
 
 
+def test_no_tensor(bucket):
+    """A checkpoint of nothing is none."""
+    checkpoint(bucket, "step_1", models.states(29, 1, models.MINI)[0])
+    checkpoint(bucket, "step_2", {})
+    with Mount(bucket) as m:
+        assert "no tensor" in m.wait_problem("step_2/" + MODEL)
+        assert m.version() == 1
+
+
 def test_places_that_cannot_be_read(bucket):
     """Directories without rights, links that lead away, an index that is none: said, and what can
     be read is shown."""

@@ -236,6 +236,21 @@ def test_a_run_at_the_top(bucket):
         assert not (m.at / "old" / ".weightfs").exists()
 
 
+@pytest.mark.parametrize("text", ["run7", "", "weight_v000001"])
+def test_latest_at_the_top(text, bucket):
+    """It says where the one run is; of somebody else's, status and tools say what to do."""
+    begin(bucket / "a", STATES[:2])
+    (bucket / "latest").write_text(text)
+    with Mount(bucket) as m:
+        assert "--runs several" in m.wait_problem("latest")
+        assert "--runs several" in m.status()["line"]
+        done = mounted.run("export", "-o", bucket.parent / "out", bucket, check=False)
+        assert done.returncode == 1 and "--runs several" in done.stderr
+    with Mount(bucket, args=["--runs", "several"]) as m:
+        m.run("a").wait_version(2)
+        assert (m.at / "latest").read_text() == text
+
+
 def test_tools(bucket, scratch):
     """Verbs take MOUNTPOINT/RUN; of the source, and above the runs, they say what there is."""
     begin(bucket / "a", STATES[:3])
