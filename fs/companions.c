@@ -53,6 +53,20 @@ static const struct listing *listing_of(const struct run *r)
 
 /* ---- adapters ---- */
 
+static const char adapter_config[] = "adapter_config.json";
+
+void companions_listed(struct run *r)
+{
+	const struct listing *l = listing_of(r);
+
+	r->adapters = false;
+	for (size_t i = 0; i < l->count && !r->adapters; i++) {
+		const char *slash = strrchr(l->v[i].key, '/');
+
+		r->adapters = strcmp(slash != NULL ? slash + 1 : l->v[i].key, adapter_config) == 0;
+	}
+}
+
 static bool is_there(const struct listing *l, const char *dir, size_t len, const char *name)
 {
 	char *key;
@@ -67,14 +81,15 @@ static bool is_there(const struct listing *l, const char *dir, size_t len, const
 
 /* Does the key lie in the directory of an adapter (of LoRA, say), or below it?  *out_len: the
  * length of that directory's key, slash included; the innermost one. */
-static bool in_adapter(const struct listing *l, const char *key, size_t *out_len)
+static bool in_adapter(const struct run *r, const char *key, size_t *out_len)
 {
-	size_t len = strlen(key);
+	const struct listing *l = listing_of(r);
+	size_t len = r->adapters ? strlen(key) : 0;
 
 	while (len > 0) {
 		while (len > 0 && key[len - 1] != '/')
 			len--;
-		if (is_there(l, key, len, "adapter_config.json")) {
+		if (is_there(l, key, len, adapter_config)) {
 			*out_len = len;
 			return true;
 		}
@@ -85,11 +100,11 @@ static bool in_adapter(const struct listing *l, const char *key, size_t *out_len
 
 /* A file of an adapter's directory, which is shown as it is; where the model lies in the same one,
  * only the adapter's own weights. */
-static bool is_adapters(const struct listing *l, const char *key, const char *shown)
+static bool is_adapters(const struct run *r, const char *key, const char *shown)
 {
 	size_t len;
 
-	if (!in_adapter(l, key, &len))
+	if (!in_adapter(r, key, &len))
 		return false;
 	return key + len != shown || strcmp(shown, "adapter_model.safetensors") == 0 ||
 	       strcmp(shown, "adapter_model.bin") == 0;
@@ -103,7 +118,7 @@ static bool is_lone_adapter(const struct run *r, const char *key)
 	char *parent;
 	bool lone;
 
-	if (!in_adapter(l, key, &len) || len == 0 || is_there(l, key, len, "model.safetensors") ||
+	if (!in_adapter(r, key, &len) || len == 0 || is_there(l, key, len, "model.safetensors") ||
 	    is_there(l, key, len, LAYOUT_INDEX_NAME))
 		return false;
 	for (above = len - 1; above > 0 && key[above - 1] != '/';)
@@ -128,7 +143,7 @@ static bool is_companion(const struct run *r, const struct object *o, const char
 	if (r->base == NULL && r->lineage.manifest != NULL && strcmp(key, "index.json") == 0)
 		return false;
 	if (companions_weights(name))
-		return is_adapters(listing_of(r), o->key, key);
+		return is_adapters(r, o->key, key);
 	/* The base's index goes with the base's files.  Where we make the files we make the index,
 	 * and without --base there is one file. */
 	if (strcmp(name, LAYOUT_INDEX_NAME) == 0)

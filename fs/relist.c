@@ -185,6 +185,7 @@ static int relist(struct run *r, bool *out_same, struct why *why)
 	r->lineage = lineage;
 	listing_unref(r->current);
 	r->current = fresh;
+	companions_listed(r);
 	lock_take(&r->lock);
 	old = r->listing;
 	r->listing = fresh;

@@ -156,6 +156,7 @@ struct run {
 	struct run_config config;
 	struct base *base;	     /* NULL without --base */
 	struct listing_ref *current; /* what `lineage` borrows from */
+	bool adapters;		     /* some lie in it, or in the base */
 	struct recorded recorded;
 	bool stop;			/* atomic: run_stop() */
 	uint64_t published;		/* how often something was */
@@ -416,6 +417,8 @@ bool shown_taken_out(const struct run *r);
 bool shown_is_same(struct run *r, const struct plan *p);
 
 /* companions.c */
+/* To be called when r->current is another listing. */
+void companions_listed(struct run *r);
 /* Of what would be shown now. */
 uint64_t companions_signature(struct run *r, const struct state *state);
 /* Puts them all into the tree of a state (NULL: of none) being made; *out_sig: the signature of
