@@ -154,6 +154,7 @@ int roster_view(struct roster *r, struct roster_view *out)
 	v.listing = r->listing;
 	v.listed_real_ns = r->listed_real_ns;
 	v.top = r->top_mark;
+	memcpy(v.shut, r->shut, sizeof(v.shut));
 	lock_release(&r->lock);
 	if (v.v == NULL || v.count < n) {
 		roster_view_release(&v);

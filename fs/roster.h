@@ -72,7 +72,8 @@ struct roster_view {
 	size_t count;
 	struct why listing; /* err 0: the source could be listed */
 	int64_t listed_real_ns;
-	bool top; /* something at the top would make the source one run */
+	bool top;	/* something at the top would make the source one run */
+	char shut[600]; /* directories that cannot be listed, in a sentence; "": none */
 };
 
 int roster_view(struct roster *r, struct roster_view *out) MUST_CHECK;

@@ -44,6 +44,7 @@ struct roster {
 	struct member *members; /* by path */
 	struct member *gone;	/* not shown any more */
 	struct listing_ref *top_listing;
+	char shut[600]; /* a sentence on directories that cannot be listed; "": all can */
 	struct why listing;
 	int64_t listed_real_ns;
 	uint64_t rounds_begun, rounds_ended;

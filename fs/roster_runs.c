@@ -293,6 +293,27 @@ static bool show(struct roster *r)
 
 /* ---- the thread ---- */
 
+/* Notes which directories cannot be listed; what is new of it is logged. */
+static void note_shut(struct roster *r, const struct runs *runs, const struct listing *l)
+{
+	const struct object *first;
+	const size_t n = runs_shut(runs, l, &first);
+	char text[sizeof(r->shut)] = "";
+	bool same;
+
+	if (n > 0)
+		snprintf(text, sizeof(text),
+			 "%zu director%s cannot be listed, such as %s (permission denied): a "
+			 "run in there is not seen",
+			 n, n == 1 ? "y" : "ies", SHOWN(first->key));
+	lock_take(&r->lock);
+	same = strcmp(r->shut, text) == 0;
+	memcpy(r->shut, text, sizeof(text));
+	lock_release(&r->lock);
+	if (n > 0 && !same)
+		log_warning("%s", text);
+}
+
 /* Takes over what the listing has; -errno: nothing was changed. */
 static int follow(struct roster *r, struct listing_ref *l)
 {
@@ -304,6 +325,7 @@ static int follow(struct roster *r, struct listing_ref *l)
 	if (err == 0)
 		err = runs_find(&l->listing, true, &top);
 	if (err == 0) {
+		note_shut(r, &runs, &l->listing);
 		missing = take_out(r, &l->listing);
 		err = add_new(r, &runs);
 		for (struct member *m = r->members; m != NULL; m = m->next)

@@ -93,11 +93,14 @@ void roster_text(struct roster *r, struct buf *out)
 	buf_addf(out, "mounted on: %s\nmounted since: ", top->opts->mountpoint);
 	human_date(out, top->started_real_ns);
 	buf_addstr(out, "\n");
+	if (v.top || v.shut[0] != '\0')
+		buf_addstr(out, "notes:\n");
+	if (v.shut[0] != '\0')
+		buf_addf(out, "  %s\n", v.shut);
 	if (v.top)
-		buf_addstr(out,
-			   "notes:\n  what lies at the top of the source would make it one run, "
-			   "and is shown as it is; to have it as a run: mount with --runs "
-			   "one\n");
+		buf_addstr(out, "  what lies at the top of the source would make it one run, "
+				"and is shown as it is; to have it as a run: mount with --runs "
+				"one\n");
 	if (v.listed_real_ns != 0) {
 		buf_addstr(out, "last listing: ");
 		human_date(out, v.listed_real_ns);
@@ -143,6 +146,7 @@ void roster_json(struct roster *r, struct buf *out)
 		put(root, "line", status_text_json(buf_str(&line)));
 		put(root, "store_error",
 		    v.listing.err != 0 ? status_text_json(v.listing.text) : json_null());
+		put(root, "unreadable", v.shut[0] != '\0' ? status_text_json(v.shut) : json_null());
 		roster_view_release(&v);
 	}
 	put(root, "weightfs", json_string(WEIGHTFS_VERSION));

@@ -200,3 +200,33 @@ size_t runs_slice(const struct listing *l, const char *prefix, size_t *out_begin
 	}
 	return lo;
 }
+
+static bool in_a_run(const struct runs *r, const char *key)
+{
+	for (size_t i = 0; i < r->count; i++)
+		if (runs_nested(r->v[i], key))
+			return true;
+	return false;
+}
+
+size_t runs_shut(const struct runs *r, const struct listing *l, const struct object **out_first)
+{
+	size_t n = 0;
+
+	*out_first = NULL;
+	for (size_t i = 0; i < l->count; i++) {
+		const struct object *o = &l->v[i];
+		unsigned depth = 0;
+
+		/* A file has a time, whoever may read it. */
+		if (o->err != EACCES || o->mtime_ns != 0)
+			continue;
+		for (const char *s = o->key; *s != '\0'; s++)
+			depth += *s == '/';
+		if (depth >= RUNS_DEPTH || in_a_run(r, o->key))
+			continue;
+		if (n++ == 0)
+			*out_first = o;
+	}
+	return n;
+}

@@ -25,6 +25,8 @@ bool runs_mark(const char *key);
 /* top false: whatever lies at the top, directories are looked into. */
 int runs_find(const struct listing *l, bool top, struct runs *out) MUST_CHECK;
 void runs_release(struct runs *r);
+/* Directories in which a run might lie and that cannot be listed: how many, and the first. */
+size_t runs_shut(const struct runs *r, const struct listing *l, const struct object **out_first);
 /* Is one of the paths the other one, or a directory above it? */
 bool runs_nested(const char *a, const char *b);
 /* Appends their names for people, not all of them when there are many. */

@@ -251,6 +251,27 @@ def test_latest_at_the_top(text, bucket):
         assert (m.at / "latest").read_text() == text
 
 
+def test_directories_that_cannot_be_read(bucket):
+    """A run may lie in them: that is said, until they can be read."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv to drop the rights that read everything")
+    begin(bucket / "a", STATES[:1])
+    begin(bucket / "team" / "b", STATES[:1])
+    os.chown(bucket / "team" / "b", 12345, 12345)
+    (bucket / "team" / "b").chmod(0)
+    (bucket / "private.txt").write_text("not ours")
+    (bucket / "private.txt").chmod(0)
+    os.chown(bucket / "private.txt", 12345, 12345)
+    with Mount(bucket, prefix=["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]) as m:
+        wait_until(lambda: "1 directory cannot be listed, such as team/b" in
+                   (m.status()["unreadable"] or ""), m.status)
+        assert "such as team/b (permission denied)" in (m.dot / "status").read_text()
+        assert "such as team/b" in m.log_text()
+        (bucket / "team" / "b").chmod(0o755)
+        wait_there(m.at / "team" / "b")
+        wait_until(lambda: m.status()["unreadable"] is None, m.status)
+
+
 def test_tools(bucket, scratch):
     """Verbs take MOUNTPOINT/RUN; of the source, and above the runs, they say what there is."""
     begin(bucket / "a", STATES[:3])
