@@ -116,7 +116,8 @@ int frame_open(const struct source *src, uint64_t at, uint64_t len, uint64_t mos
 	return open_as(src, at, len, most, false, out, why);
 }
 
-int frame_read(struct frame *f, void *dst, size_t len, size_t *out_got, struct why *why)
+/* Up to len bytes; fewer only at the frame's end. */
+static int read_some(struct frame *f, void *dst, size_t len, size_t *out_got, struct why *why)
 {
 	ZSTD_outBuffer out = {dst, len, 0};
 
@@ -144,7 +145,7 @@ int frame_read(struct frame *f, void *dst, size_t len, size_t *out_got, struct w
 int frame_exactly(struct frame *f, void *dst, size_t len, struct why *why)
 {
 	size_t got;
-	int err = frame_read(f, dst, len, &got, why);
+	int err = read_some(f, dst, len, &got, why);
 
 	if (err == 0 && got < len)
 		return frame_fail(why, "unpacks to less than it should");
@@ -155,7 +156,7 @@ int frame_end(struct frame *f, struct why *why)
 {
 	uint8_t more;
 	size_t got = 0;
-	int err = frame_read(f, &more, 1, &got, why);
+	int err = read_some(f, &more, 1, &got, why);
 
 	if (err < 0)
 		return err;
@@ -182,7 +183,7 @@ static int pump(struct frame *f, const struct sink *sink, uint8_t *piece, struct
 {
 	for (uint64_t at = 0;;) {
 		size_t got = 0;
-		int err = frame_read(f, piece, OUT_PIECE, &got, why);
+		int err = read_some(f, piece, OUT_PIECE, &got, why);
 
 		if (err < 0)
 			return err;

@@ -22,9 +22,7 @@ struct frame; /* opaque */
 int frame_open(const struct source *src, uint64_t at, uint64_t len, uint64_t most,
 	       struct frame **out, struct why *why) MUST_CHECK;
 void frame_free(struct frame *f); /* NULL is fine */
-/* Up to len bytes; fewer only at the frame's end.  -EBADMSG. */
-int frame_read(struct frame *f, void *dst, size_t len, size_t *out_got, struct why *why) MUST_CHECK;
-/* Exactly len bytes; -EBADMSG when the frame has less. */
+/* Exactly len bytes; -EBADMSG when the frame has less or is damaged, or an error of src->read. */
 int frame_exactly(struct frame *f, void *dst, size_t len, struct why *why) MUST_CHECK;
 /* Everything has been taken: nothing more may come, of the frame or behind it.  -EBADMSG. */
 int frame_end(struct frame *f, struct why *why) MUST_CHECK;

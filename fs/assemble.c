@@ -99,7 +99,7 @@ static int take_fulls(struct run *r, struct exam *e, const struct object *o, uin
 	return sources_add(s, e->blob);
 }
 
-struct target target_make(struct layout *layout, const struct sources *now)
+static struct target target_make(struct layout *layout, const struct sources *now)
 {
 	struct target t = {.layout = layout, .now = now};
 

@@ -135,11 +135,6 @@ int directory_problem(struct directories *d, const char *object, size_t len, con
 
 /* ---- directory_index.c ---- */
 
-/* Reads those indexes of the versions that are not known as they are listed, many at once; at most
- * `most` of them, from the last version downwards.  *out_read: how many; *out_left: are there
- * more?  -ENOMEM. */
-int directory_indexes_read(struct directories *d, struct store *store, const struct dir_found *v,
-			   size_t n, size_t most, size_t *out_read, bool *out_left) MUST_CHECK;
 /* The i-th index of a version (of a single object: 0); NULL: it has none, or it was not read. */
 struct dir_index *directory_index(struct directories *d, const struct dir_found *f, size_t i);
 /* The checksum that the index of its version's directory has of a whole object; false: none. */

@@ -248,8 +248,11 @@ static unsigned jobs_for(const struct reading *r)
 	return (unsigned)MAX(MIN(jobs, TEXT_MAX / largest), (uint64_t)1);
 }
 
-int directory_indexes_read(struct directories *d, struct store *store, const struct dir_found *v,
-			   size_t n, size_t most, size_t *out_read, bool *out_left)
+/* Reads those indexes of the versions that are not known as they are listed, many at once; at most
+ * `most` of them, from the last version downwards.  *out_read: how many; *out_left: are there
+ * more?  -ENOMEM. */
+static int read_indexes(struct directories *d, struct store *store, const struct dir_found *v,
+			size_t n, size_t most, size_t *out_read, bool *out_left)
 {
 	struct reading r = {.d = d, .store = store};
 	int err = 0;
@@ -484,23 +487,22 @@ int directory_indexes_needed(struct directories *d, const struct dir_query *q,
 
 	*out_lo = 0;
 	if (q->all)
-		return directory_indexes_read(d, store, v, n, SIZE_MAX, &got, &left);
+		return read_indexes(d, store, v, n, SIZE_MAX, &got, &left);
 	for (size_t end = n; end > 0 && !whole && err == 0;) {
 		const size_t begin = end > BATCH ? end - BATCH : 0;
 
-		err = directory_indexes_read(d, store, v + begin, end - begin, SIZE_MAX, &got,
-					     &left);
+		err = read_indexes(d, store, v + begin, end - begin, SIZE_MAX, &got, &left);
 		total += got;
 		for (lo = end; lo > begin && !whole; lo--)
 			whole = is_whole(d, &v[lo - 1]);
 		end = begin;
 	}
 	if (err == 0 && lo > 0)
-		err = directory_indexes_read(d, store, v, lo,
-					     total == 0	      ? ALONE
-					     : total < BESIDE ? BESIDE - total
-							      : 0,
-					     &got, &left);
+		err = read_indexes(d, store, v, lo,
+				   total == 0	    ? ALONE
+				   : total < BESIDE ? BESIDE - total
+						    : 0,
+				   &got, &left);
 	d->deferred = left;
 	d->again |= left;
 	*out_lo = left ? lo : 0;

@@ -204,7 +204,7 @@ int gate_new(struct store *source, const struct gate_config *config, struct stor
 	return 0;
 }
 
-bool store_is_gate(const struct store *s)
+static bool is_gate(const struct store *s)
 {
 	return s->ops == &gate_ops;
 }
@@ -213,7 +213,7 @@ enum gate_state gate_state(struct store *s)
 {
 	enum gate_state state = GATE_ONE;
 
-	if (!store_is_gate(s))
+	if (!is_gate(s))
 		return state;
 	lock_take(&gate_of(s)->lock);
 	state = gate_of(s)->state;

@@ -24,7 +24,6 @@ struct gate_config {
 
 /* Takes the source over, also when it fails. */
 int gate_new(struct store *source, const struct gate_config *config, struct store **out) MUST_CHECK;
-bool store_is_gate(const struct store *s);
 /* Of a store that is a gate; another one stands for GATE_ONE. */
 enum gate_state gate_state(struct store *s);
 /* fn is called, once, by the thread whose listing had several runs. */

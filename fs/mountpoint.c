@@ -120,7 +120,9 @@ int mountpoint_type(const char *path, char *out, size_t cap)
 	return 0;
 }
 
-char *mountpoint_above(const char *path)
+/* The nearest directory above a resolved path that a weightfs is mounted on; malloc'ed; NULL: none.
+ */
+static char *mount_above(const char *path)
 {
 	char *at = strdup(path), *slash, type[64];
 
@@ -170,7 +172,8 @@ static int run_helper(const char *path, bool lazy, char *said, size_t cap)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-int mountpoint_unmount(const char *path, bool lazy, struct why *why)
+/* Unmounts whatever is on top there; `lazy` detaches it even when it is in use.  -EBUSY. */
+static int unmount(const char *path, bool lazy, struct why *why)
 {
 	char said[200], shown[200];
 	int ret, err = 0;
@@ -223,7 +226,7 @@ static int clean_stale(const char *path, struct stat *st, struct why *why)
 			return why_set(why, ENOTCONN,
 				       "%s is a dead mount of another filesystem; unmount it first",
 				       shown);
-		ret = mountpoint_unmount(path, true, why);
+		ret = unmount(path, true, why);
 		if (ret < 0)
 			return ret;
 		log_warning("%s: a mount whose process had died was cleaned away", shown);
@@ -284,7 +287,7 @@ bool path_inside(const char *path, const char *dir)
 
 static int no_mount(const char *path, struct why *why)
 {
-	char *above = mountpoint_above(path);
+	char *above = mount_above(path);
 	int ret;
 
 	if (above)
@@ -313,7 +316,7 @@ int mountpoint_umount(const char *path, bool lazy, struct why *why)
 	else if (strcmp(type, MOUNT_TYPE) != 0)
 		ret = no_mount(full, why);
 	else
-		ret = mountpoint_unmount(full, lazy, why);
+		ret = unmount(full, lazy, why);
 	free(full);
 	return ret;
 }

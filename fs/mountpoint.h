@@ -14,14 +14,9 @@ int mountpoint_resolve(const char *path, char **out, struct why *why) MUST_CHECK
 /* Type of the filesystem mounted at exactly that path (the topmost), e.g. "fuse.weightfs"; "" when
  * nothing is. */
 int mountpoint_type(const char *path, char *out, size_t cap) MUST_CHECK;
-/* The nearest directory above a resolved path that a weightfs is mounted on; malloc'ed; NULL: none.
- */
-char *mountpoint_above(const char *path);
 /* Makes sure that a resolved path can be mounted on: a directory, empty (unless `nonempty`), no
  * live weightfs.  A dead one is cleaned away. */
 int mountpoint_prepare(const char *path, bool nonempty, struct why *why) MUST_CHECK;
-/* Unmounts whatever is on top there; `lazy` detaches it even when it is in use.  -EBUSY. */
-int mountpoint_unmount(const char *path, bool lazy, struct why *why) MUST_CHECK;
 /* Takes the weightfs mount at that path down, whoever asks.  -EBUSY while it is in use (unless
  * lazy), -EINVAL when it is none; with a sentence. */
 int mountpoint_umount(const char *path, bool lazy, struct why *why) MUST_CHECK;

@@ -406,7 +406,6 @@ int assemble_tree(struct run *r, struct state *state, uint64_t version, int64_t 
 int assemble_base(struct run *r, struct state **out) MUST_CHECK;
 /* What the objects above a state would be matched to.  Borrows from it. */
 struct target target_of_state(const struct state *s);
-struct target target_make(struct layout *layout, const struct sources *now);
 
 /* shown.c */
 /* Does what is shown stay, although the plan is for a version of the same run below it? */

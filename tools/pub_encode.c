@@ -23,11 +23,6 @@ static const struct pub_encoding *const encodings[] = {
 	&pub_wfp1, &pub_wfp1x, &pub_packed, &pub_trl_v1, &pub_trl_v3, &pub_hfdir,
 };
 
-const struct pub_encoding *pub_encoding_at(size_t i)
-{
-	return i < ARRAY_LEN(encodings) ? encodings[i] : NULL;
-}
-
 const struct pub_encoding *pub_encoding_find(const char *name, struct why *why)
 {
 	struct buf names = {0};

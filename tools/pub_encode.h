@@ -107,8 +107,6 @@ struct pub_encoding {
 
 /* The entry of a name; NULL with a sentence that lists the names. */
 const struct pub_encoding *pub_encoding_find(const char *name, struct why *why);
-/* For help texts; NULL beyond the last. */
-const struct pub_encoding *pub_encoding_at(size_t i);
 
 /* Entries of the table. */
 extern const struct pub_encoding pub_wfp1;
