@@ -343,13 +343,25 @@ static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 
 static void count_unfinished(struct directories *d, const struct dir_found *f)
 {
+	const struct scheme *s = d->scheme;
+	struct buf text = {0};
+	char shown[200];
+
 	if (d->unfinished++ > 0)
 		return;
-	snprintf(d->unfinished_name, sizeof(d->unfinished_name), "%.*s", (int)f->prefix,
-		 f->first->key);
-	d->unfinished_for = !f->marked && d->scheme->markers != NULL ? d->scheme->markers[0]
-			    : d->scheme->indexes != NULL	     ? d->scheme->indexes[0]
-								     : "index";
+	buf_addf(&text, "%s ", printable(shown, sizeof(shown), f->first->key, f->prefix));
+	if (s->markers != NULL && f->marked) {
+		buf_addf(&text, "has its %s and none of what it should be of, ", s->markers[0]);
+		for (size_t i = 0; s->indexes != NULL && s->indexes[i] != NULL; i++)
+			buf_addf(&text, "%s%s", i > 0 ? " or " : "", s->indexes[i]);
+	} else {
+		buf_addf(&text, "has weights and no %s yet, which is written last",
+			 s->markers != NULL   ? s->markers[0]
+			 : s->indexes != NULL ? s->indexes[0]
+					      : "index");
+	}
+	snprintf(d->unfinished_why, sizeof(d->unfinished_why), "%s", buf_str(&text));
+	buf_release(&text);
 }
 
 /* What is left when no index said anything that could be taken in. */

@@ -55,6 +55,7 @@ struct dir_found {
 	const struct object *index[SCHEME_INDEXES], *lone;
 	const struct object *file;   /* a version that is one object: that */
 	bool sign;		     /* it counts as a version */
+	bool weights;		     /* it has some, whether it counts or not */
 	bool marked;		     /* it has what is written last */
 	bool rewritten;		     /* but that is older than what else it has */
 	int64_t marked_ns;	     /* of the newest such; for schemes with marker_last */
@@ -68,9 +69,8 @@ struct directories {
 	struct table *indexes;	      /* key -> struct dir_index */
 	struct dir_problem *problems; /* of the last listing */
 	size_t problem_count;
-	size_t unfinished;	    /* directories without what is written last so far */
-	char unfinished_name[128];  /* one of them */
-	const char *unfinished_for; /* and that */
+	size_t unfinished;	  /* directories without what is written last so far */
+	char unfinished_why[500]; /* one of them, and what it lacks */
 	char younger[128]; /* a whole checkpoint finished after the one with the highest number,
 			    * that; "": none */
 	uint64_t younger_than;

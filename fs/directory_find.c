@@ -165,6 +165,8 @@ static void add_file(const struct scheme *s, struct dir_found *f, const struct o
 	if (s->lone != NULL && strcmp(name, s->lone) == 0)
 		f->lone = o;
 	f->sign |= matches_any(s->signs, name) && strcmp(name, "adapter_model.safetensors") != 0;
+	f->weights |= is_weights(name) && strchr(name, '/') == NULL &&
+		      strcmp(name, "adapter_model.safetensors") != 0;
 	if (matches_any(s->markers, name)) {
 		f->marked = true;
 		f->marked_ns = MAX(f->marked_ns, o->mtime_ns);
@@ -267,7 +269,8 @@ static bool alone(const struct scheme *s, struct dir_found *f)
 	return sole != NULL;
 }
 
-/* Keeps those of one word, by number; also those that lack a marker, and are unfinished. */
+/* Keeps those of one word, by number; also those that are unfinished: that lack a marker, or have
+ * one and lack what it should be of, or have weights and no index. */
 static void choose(const struct directories *d, const struct scheme *s, struct finds *a)
 {
 	bool ours = s->sole == NULL || d->forced == s, any = false;
@@ -281,7 +284,8 @@ static void choose(const struct directories *d, const struct scheme *s, struct f
 	    !version_word(s->words, d->latest.word, strlen(d->latest.word), &best))
 		best = SIZE_MAX;
 	for (size_t i = 0; i < a->count; i++)
-		if (a->v[i].rank == best && (a->v[i].sign || !a->v[i].marked)) {
+		if (a->v[i].rank == best &&
+		    (a->v[i].sign || a->v[i].weights || !a->v[i].marked || s->markers != NULL)) {
 			ours |= alone(s, &a->v[i]);
 			any |= a->v[i].sign;
 			a->v[kept++] = a->v[i];

@@ -427,11 +427,8 @@ static bool note_unfinished(const struct run *r, struct run_report *p)
 
 	if (r->lineage.own == NULL || d->unfinished == 0)
 		return true;
-	if (asprintf(&p->notes[p->note_count],
-		     "%zu director%s not finished: %s has weights and no %s yet, which is written "
-		     "last",
-		     d->unfinished, d->unfinished == 1 ? "y is" : "ies are",
-		     SHOWN(d->unfinished_name), d->unfinished_for) < 0)
+	if (asprintf(&p->notes[p->note_count], "%zu director%s not finished: %s", d->unfinished,
+		     d->unfinished == 1 ? "y is" : "ies are", d->unfinished_why) < 0)
 		return false;
 	p->note_count++;
 	return true;

@@ -471,3 +471,25 @@ def test_memory(bucket):
                 have = np.frombuffer(f.read(2 * COLUMNS), "<u2")
                 want = POOL[(row * COLUMNS // 2 + np.arange(COLUMNS // 2)) % POOL.size]
                 assert not have[::2].any() and (have[1::2] == want).all(), row
+
+
+def test_ready_without_its_contents(bucket):
+    """A window that is said to be ready and has nothing to read: that is said, and it is shown when
+    the rest has come."""
+    states = models.states(44, 4, models.SMALL)
+    t = grail.Trainer(bucket, states)
+    t.full(0)
+    t.ready(0)
+    with Mount(bucket) as m:
+        m.wait_version(t.window(0))
+        t.delta(1)
+        about = t.folder(1) / "DELTA" / "metadata.json"
+        text = about.read_bytes()
+        about.unlink()
+        t.ready(1)
+        mounted.wait_until(lambda: any("has its READY-* and none of what it should be of" in n
+                                       for n in m.status()["notes"]), m.status)
+        assert m.version() == t.window(0)
+        about.write_bytes(text)
+        m.wait_version(t.window(1))
+        assert m.status()["notes"] == []

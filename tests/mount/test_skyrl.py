@@ -205,3 +205,21 @@ def test_stale_payload(bucket, scratch):
                        check=False)
     assert done.returncode == 1
     assert "checksum" in done.stdout or "different publications" in done.stdout
+
+
+def test_an_upload_that_ended(bucket, scratch):
+    """Payload files without the manifest that is written last: a note says so."""
+    states = models.states(47, 3, models.SMALL)
+    t = skyrl.Trainer(bucket, states)
+    t.delta(1)
+    t.delta(2)
+    manifest = t.folder(2) / skyrl.MANIFEST
+    text = manifest.read_bytes()
+    manifest.unlink()
+    with Mount(bucket, base=models.write_base(scratch / "base", states[0])) as m:
+        m.wait_version(1)
+        assert m.status()["notes"] == [
+            "1 directory is not finished: delta-00000002/ has weights and no manifest.json yet, "
+            "which is written last"]
+        manifest.write_bytes(text)
+        m.wait_version(2)
