@@ -150,7 +150,7 @@ def test_coming_and_going(bucket):
             shutil.rmtree(bucket / "a")
             wait_until(lambda: not (m.at / "a").exists(), "a does not go")
             said = wait.communicate(timeout=mounted.WAIT)[1]
-            assert wait.returncode == 1 and "this one is gone" in said or "no such" in said, said
+            assert wait.returncode == 1 and ("this one is gone" in said or "no such" in said), said
         assert os.listdir(m.at) == ["later"]
         assert [one["path"] for one in m.status()["runs"]] == ["later/b"]
         begin(bucket / "a", STATES[4:6])
