@@ -201,6 +201,7 @@ static int blame(struct run *r, size_t base, size_t last, struct layout *layout,
 		return 0; /* told to stop, nothing of this was looked at to the end */
 	describe(r, tensor, &first, text);
 	err = add_bad(r, object, text);
+	r->recorded.taken = true;
 	r->recorded.out = r->lineage.steps[guilty].number;
 	r->recorded.until = UINT64_MAX;
 	for (size_t i = guilty + 1; i < r->lineage.step_count; i++)
@@ -267,9 +268,9 @@ static bool is_near(const struct run *r, const struct state *s)
 
 void recorded_drop(struct run *r)
 {
-	if (r->recorded.out > 0 && r->config.history != NULL)
+	if (r->recorded.taken && r->config.history != NULL)
 		history_drop(r->config.history, r->recorded.out, r->recorded.until);
-	r->recorded.out = 0;
+	r->recorded.taken = false;
 }
 
 static void say(struct generation *g, const struct checks *c)
@@ -327,8 +328,7 @@ static void follow(struct run *r)
 
 	base = lineage_find(&r->lineage, s->anchor);
 	last = lineage_find(&r->lineage, s->version);
-	if (base == NULL || last == NULL || base > last ||
-	    strcmp(r->newest->lineage, r->label) != 0)
+	if (base == NULL || last == NULL || base > last || !shown_of_run(r))
 		return;
 	p.base = (size_t)(base - r->lineage.steps);
 	p.last = (size_t)(last - r->lineage.steps);

@@ -132,7 +132,8 @@ struct recorded {
 	bool failed;	   /* the last comparison ended by an error of reading */
 	struct bad *bad;   /* objects that are not what they should be */
 	size_t bad_count;
-	uint64_t out, until; /* versions that were taken out and may be shown; out 0: none */
+	bool taken;	     /* versions were taken out and may be shown: */
+	uint64_t out, until; /* those */
 };
 
 enum { OPENED_MAX = 8 }; /* more than are ever in use at once */
@@ -410,6 +411,9 @@ struct target target_of_state(const struct state *s);
 /* shown.c */
 /* Does what is shown stay, although the plan is for a version of the same run below it? */
 bool shown_stays(struct run *r, const struct plan *p);
+/* Is what is shown a version of the present lineage?  A version 0 has no lineage written to it; it
+ * is the run's own unless it is --base. */
+bool shown_of_run(const struct run *r);
 /* Was the version shown found to be other than its writer recorded? */
 bool shown_taken_out(const struct run *r);
 /* Does the plan make the very state that is shown, from objects that need not be touched? */

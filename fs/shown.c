@@ -22,10 +22,16 @@ static bool is_readable(const struct state *s)
 	return true;
 }
 
+bool shown_of_run(const struct run *r)
+{
+	return r->newest != NULL && r->newest->state != NULL &&
+	       (strcmp(r->newest->lineage, r->label) == 0 ||
+		(r->newest->version == 0 && r->base == NULL));
+}
+
 bool shown_taken_out(const struct run *r)
 {
-	return r->recorded.out > 0 && r->newest != NULL && r->newest->state != NULL &&
-	       strcmp(r->newest->lineage, r->label) == 0 && r->newest->version >= r->recorded.out &&
+	return r->recorded.taken && shown_of_run(r) && r->newest->version >= r->recorded.out &&
 	       r->newest->version <= r->recorded.until;
 }
 

@@ -184,16 +184,16 @@ def test_export(bucket, scratch):
     holds(scratch / "two", states[2])
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_whole_checkpoints(right, bucket):
+@pytest.mark.parametrize("right, number", [(True, 1), (False, 1), (False, 0)])
+def test_whole_checkpoints(right, number, bucket):
     """ModelExpress's sums in a whole checkpoint: one that is damaged is not shown at all."""
     states = models.states(91, 3, models.TINY)
     t = hfdir.Trainer(bucket, states, sums="adler32")
-    sums = {f"mx.adler32:{n}": hfdir.CHECKSUMS["adler32"](x) for n, x in t.bytes_of(1).items()}
+    sums = {f"mx.adler32:{n}": hfdir.CHECKSUMS["adler32"](x) for n, x in t.bytes_of(number).items()}
     if not right:
         sums[next(k for k in sums if k.endswith("weight"))] = "00000002"
-    t.folder(1).mkdir(parents=True)
-    t.put(1, MODEL, st.dump(states[1], {"format": "pt", **sums}))
+    t.folder(number).mkdir(parents=True)
+    t.put(number, MODEL, st.dump(states[number], {"format": "pt", **sums}))
     if right:
         t.delta(2)
     for mode in ("lazy", "eager"):
@@ -204,7 +204,7 @@ def test_whole_checkpoints(right, bucket):
             else:
                 mounted.wait_until(lambda: m.status()["state"] == "waiting" and
                                    m.status()["problems"], m.status)
-                assert "checksum" in m.problem("weight_v000001/model.safetensors")
+                assert "checksum" in m.problem(f"weight_v{number:06}/{MODEL}")
 
 
 def test_states(bucket, scratch):
