@@ -333,10 +333,25 @@ static int unpack(struct facts *f, struct source *src, struct why *why)
 	return ret;
 }
 
+/* An index, a manifest or a configuration: a safetensors file begins with the length of its header,
+ * which no text could be. */
+static bool is_json(const struct source *src)
+{
+	uint8_t head[8];
+
+	return src->size >= sizeof(head) && src->read(src->ctx, 0, head, sizeof(head)) == 0 &&
+	       head[0] == '{' && load_le64(head) > ST_HEADER_MAX;
+}
+
 static int gather(struct facts *f, int fd, struct source *src, struct why *why)
 {
 	bool framed;
 	int ret = frame_probe(src, &framed);
+
+	if (ret == 0 && is_json(src))
+		return why_set(why, EBADMSG,
+			       "is JSON, and no file of weights; what an index or a manifest says "
+			       "is judged by weightfs log and weightfs verify of the run");
 
 	if (ret < 0)
 		return why_set(why, -ret, "cannot be read: %s", errno_text(ret));

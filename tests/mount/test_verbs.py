@@ -351,6 +351,8 @@ def test_inspect_bad_files(scratch):
     assert "nvcomp_cascaded" in said(trl.delta_blob(2, {"w": ([1], "BF16", [1])},
                                                     encoding="nvcomp_cascaded"))
     assert "directory" in refused("inspect", scratch)
+    (scratch / "index.json").write_text('{"weight_map": {}}')
+    assert "is JSON" in refused("inspect", scratch / "index.json")
     assert "regular" in refused("inspect", "/dev/null")
     refused("inspect", scratch / "nowhere")
 
