@@ -44,6 +44,24 @@ static void check_version(const struct scheme *s, const struct scheme_version *v
 	REQUIRE(v->encoding[0] == '\0' || format_named(v->encoding) != NULL);
 }
 
+/* A file against what the text says of it: where the numbers are equal, the tensors are. */
+static void check_names(const struct scheme_version *v, const char *text, size_t len)
+{
+	static const char json[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+				   "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}";
+	struct st_header *header;
+	struct why why = {0};
+	int err = st_parse(json, strlen(json), 8 + strlen(json) + 2, &header, &why);
+
+	REQUIRE(err == 0);
+	for (size_t i = 0; i < v->file_count && i < 8; i++) {
+		err = scheme_names_check(text, len, v->files[i], header, true, &why);
+		REQUIRE(err == 0 || err == -EBADMSG);
+		REQUIRE((err == 0) == scheme_names_equal(&v->names[i], header));
+	}
+	st_free(header);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const struct scheme *s;
@@ -75,6 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	REQUIRE(err == 0 || (err < 0 && why.err == -err && why.text[0] != '\0'));
 	if (err == 0 && index[0] != '\0')
 		check_version(s, &v);
+	if (err == 0 && v.names != NULL)
+		check_names(&v, text, size - 2);
 	scheme_version_release(&v);
 	free(text);
 	return 0;
