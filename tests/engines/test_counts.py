@@ -68,8 +68,9 @@ def test_each_byte_once(m, program):
     window = m.status()["serving"]["read_ahead_kb"] << 10
     most = 2 * size // min(window, 1 << 20) + 64
     if program == BACKWARDS:
-        # How large the pieces are depends on who comes first; but never page by page.
-        most = 2 * size // (128 << 10)
+        # How large the pieces are depends on who comes first, and four that race on a busy
+        # machine cut each other's short; but never page by page.
+        most = size // (16 << 10)
     assert used["reads"] <= most, used
 
 
