@@ -174,26 +174,17 @@ static int arc_open(const struct st_header *header, const struct side *side, str
 	for (size_t i = 0; i < header->count; i++) {
 		const struct st_tensor *t = &header->tensors[i];
 
-		if (t->dtype != ST_U8 || t->rank != 1 || t->begin == t->end)
-			return why_set(why, EBADMSG,
-				       "tensor \"%s\" is no compressed change: it should be U8 of "
-				       "one dimension, and not empty",
-				       SHOWN(t->name));
+		err = part_frame(&delta->parts[i], header, t, "", why);
+		if (err < 0)
+			return err;
 		if (!take_sum(st_meta(header, t->name), sums[i]))
 			return why_set(why, EBADMSG,
 				       "tensor \"%s\" has no checksum: the file's metadata should "
 				       "have its Adler-32 in decimal",
 				       SHOWN(t->name));
-		delta->parts[delta->count++] = (struct part){
-			.name = t->name,
-			.kind = PART_SPARSE,
-			.dtype = ST_U8,
-			.offset = header->data + t->begin,
-			.bytes = t->end - t->begin,
-			.changed = 1,
-			.checksum = sums[i],
-			.checksum_kind = CHECKSUM_ADLER32,
-		};
+		delta->parts[i].checksum = sums[i];
+		delta->parts[i].checksum_kind = CHECKSUM_ADLER32;
+		delta->count++;
 	}
 	snprintf(delta->generation, sizeof(delta->generation), "arc_v2");
 	return 0;

@@ -71,6 +71,25 @@ void hfdir_adler(const struct st_header *header, struct delta *delta)
 	}
 }
 
+int part_frame(struct part *part, const struct st_header *header, const struct st_tensor *tensor,
+	       const char *hint, struct why *why)
+{
+	if (tensor->dtype != ST_U8 || tensor->rank != 1 || tensor->begin == tensor->end)
+		return why_set(why, EBADMSG,
+			       "tensor \"%s\" is no compressed change: it should be U8 of "
+			       "one dimension, and not empty%s",
+			       SHOWN(tensor->name), hint);
+	*part = (struct part){
+		.name = tensor->name,
+		.kind = PART_SPARSE,
+		.dtype = ST_U8,
+		.offset = header->data + tensor->begin,
+		.bytes = tensor->end - tensor->begin,
+		.changed = 1,
+	};
+	return 0;
+}
+
 static int hfdir_open(const struct st_header *header, struct delta *delta, const char *generation,
 		      struct why *why)
 {
@@ -81,20 +100,11 @@ static int hfdir_open(const struct st_header *header, struct delta *delta, const
 	for (size_t i = 0; i < header->count; i++) {
 		const struct st_tensor *t = &header->tensors[header->by_name[i]];
 
-		if (t->dtype != ST_U8 || t->rank != 1 || t->begin == t->end)
-			return why_set(why, EBADMSG,
-				       "tensor \"%s\" is no compressed change: it should be U8 of "
-				       "one dimension, and not empty; is this a whole checkpoint "
-				       "under the index of a delta?",
-				       SHOWN(t->name));
-		delta->parts[delta->count++] = (struct part){
-			.name = t->name,
-			.kind = PART_SPARSE,
-			.dtype = ST_U8,
-			.offset = header->data + t->begin,
-			.bytes = t->end - t->begin,
-			.changed = 1,
-		};
+		err = part_frame(&delta->parts[i], header, t,
+				 "; is this a whole checkpoint under the index of a delta?", why);
+		if (err < 0)
+			return err;
+		delta->count++;
 		err = take_checksum(header, &delta->parts[i], why);
 		if (err < 0)
 			return err;

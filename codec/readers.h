@@ -37,6 +37,12 @@ enum trl_encoding { TRL_NONE, TRL_RAW, TRL_GAP, TRL_MIXED };
 /* Describes a tensor of the file as a FULL part; name and shape stay the header's. */
 void part_full(struct part *part, const struct st_header *header, const struct st_tensor *tensor);
 
+/* Describes a tensor of the file as one zstd frame of how that tensor changed: a SPARSE part of
+ * unknown `changed`.  -EBADMSG with a sentence, and `hint` at its end, when it is not U8 of one
+ * dimension, or empty.  (codec/read_hfdir.c) */
+int part_frame(struct part *part, const struct st_header *header, const struct st_tensor *tensor,
+	       const char *hint, struct why *why) MUST_CHECK;
+
 /* The checksums that ModelExpress puts into the metadata of any shard, "mx.adler32:" before the
  * tensor's name; parts are all there, in name order.  (codec/read_hfdir.c) */
 void hfdir_adler(const struct st_header *header, struct delta *delta);

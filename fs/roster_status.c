@@ -10,11 +10,8 @@
  */
 #include "fs/roster.h"
 
-#include <stdlib.h>
-
 #include "cache/clock.h"
 #include "fs/human.h"
-#include "fs/kernel.h"
 #include "fs/status.h"
 #include "fs/status_private.h"
 
@@ -137,7 +134,6 @@ void roster_json(struct roster *r, struct buf *out)
 	json_t *root = json_object(), *runs = json_array();
 	struct buf line = {0};
 	struct roster_view v;
-	char *text;
 
 	if (roster_view(r, &v) == 0) {
 		make_line(r, &v, &line);
@@ -160,15 +156,7 @@ void roster_json(struct roster *r, struct buf *out)
 	put(root, "access", status_store_json(top->store));
 	put(root, "cache_in_memory", json_boolean(top->cache_in_memory));
 	put(root, "blocks", status_blocks_json(top));
-	put(root, "kernel", json_string(patch_kernel_name(kernel_chosen())));
-	put(root, "counters", status_counters_json());
-	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-	if (text == NULL)
-		out->failed = true;
-	else
-		buf_addf(out, "%s\n", text);
-	free(text);
-	json_decref(root);
+	status_end_json(root, out);
 	buf_release(&line);
 }
 

@@ -430,12 +430,26 @@ json_t *status_summary_json(struct stack *s)
 	return o;
 }
 
+void status_end_json(json_t *root, struct buf *out)
+{
+	char *text;
+
+	put(root, "kernel", json_string(patch_kernel_name(kernel_chosen())));
+	put(root, "counters", status_counters_json());
+	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+	if (text == NULL)
+		out->failed = true;
+	else
+		buf_addf(out, "%s\n", text);
+	free(text);
+	json_decref(root);
+}
+
 void status_json(struct stack *s, struct buf *out)
 {
 	struct buf line = {0};
 	struct status_view v;
 	json_t *root = json_object();
-	char *text;
 
 	status_view_take(&v, s);
 	make_line(&v, &line);
@@ -471,15 +485,7 @@ void status_json(struct stack *s, struct buf *out)
 	put(root, "cache_in_memory", json_boolean(s->cache_in_memory));
 	put(root, "blocks", status_blocks_json(s));
 	put(root, "serving", status_serving_json(s));
-	put(root, "kernel", json_string(patch_kernel_name(kernel_chosen())));
-	put(root, "counters", status_counters_json());
-	text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-	if (text == NULL)
-		out->failed = true;
-	else
-		buf_addf(out, "%s\n", text);
-	free(text);
-	json_decref(root);
+	status_end_json(root, out);
 	buf_release(&line);
 	status_view_release(&v);
 }

@@ -48,6 +48,8 @@ void status_store_text(struct store *store, const char *what, struct buf *out);
 void status_process_metrics(const struct stack *s, struct buf *out);
 json_t *status_options_json(const struct opts *opts);
 json_t *status_store_json(struct store *store);
+/* Adds what is the process's, appends the document as text and gives it up. */
+void status_end_json(json_t *root, struct buf *out);
 json_t *status_text_json(const char *text); /* in UTF-8; null of NULL */
 /* What is current and newest, the line, and how many problems there are. */
 json_t *status_summary_json(struct stack *s);
