@@ -6,6 +6,7 @@ import numpy as np
 
 from lib import oracle as reference
 from lib import reading
+from lib import safetensors_py as st
 
 
 def assert_same(path, got, want, what):
@@ -28,6 +29,16 @@ def assert_tree(top, want, what=None, read=reading.read_file):
         got = read(have[path])
         assert_same(path, got, blob, what)
         assert os.stat(have[path]).st_size == len(got), path
+
+
+def holds(top, state, files="model.safetensors"):
+    """The tensors of the weight files `files` (a pattern) below `top` are this state's, to the
+    byte."""
+    have = {}
+    for path in sorted(top.glob(files)):
+        have.update(st.load_file(path)[0])
+    assert {n: t.data.tobytes() for n, t in have.items()} == \
+        {n: t.data.tobytes() for n, t in state.items()}
 
 
 def assert_ranges(path, want, seed, count=40):

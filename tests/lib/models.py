@@ -66,6 +66,21 @@ def start(seed, spec=None):
     return rng, {name: fresh(rng, *what) for name, what in (spec or TINY).items()}
 
 
+def random_states(seed, spec, densities):
+    """A first state and one per density, in which about that share of all bytes is any other."""
+    rng, state = start(seed, spec)
+    out = [state]
+    for density in densities:
+        state = dict(state)
+        for name, t in state.items():
+            raw = np.frombuffer(t.data.tobytes(), np.uint8).copy()
+            at = rng.random(raw.size) < density
+            raw[at] = rng.integers(0, 256, int(at.sum()), dtype=np.uint8)
+            state[name] = st.Tensor(t.dtype, t.shape, raw.view(t.data.dtype))
+        out.append(state)
+    return out
+
+
 def step(rng, state, density=0.01, skip=()):
     """The next state: about `density` of each tensor, at least one element, moves by an ulp or
     two; the tensors named in `skip` stay."""

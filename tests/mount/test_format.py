@@ -5,22 +5,14 @@ import json
 import pytest
 
 from lib import hfdir, models, mounted, publishing, trl
-from lib import safetensors_py as st
+from lib.checks import holds
 from lib.mounted import Mount
-
-MODEL = "model.safetensors"
 
 
 @pytest.fixture(autouse=True)
 def own_cache(scratch, monkeypatch):
     """Tools keep patches in a cache directory, too: one of this test's own."""
     monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
-
-
-def holds(top, state):
-    have = st.load_file(top / MODEL)[0]
-    assert {n: t.data.tobytes() for n, t in have.items()} == \
-        {n: t.data.tobytes() for n, t in state.items()}
 
 
 @pytest.fixture(name="both")

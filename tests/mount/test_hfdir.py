@@ -5,16 +5,18 @@ import os
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 
 from lib import checks, hfdir, models, mounted, publishing, reading
 from lib import safetensors_py as st
+from lib.checks import holds
 from lib.mounted import Mount
 
 MODEL = "model.safetensors"
 SPEC = {**models.SMALL, "one.f32": ("F32", (3, 70001)), "q.f8": ("F8_E4M3", (64, 33)),
         "q.i8": ("I8", (1000,)), "h.f16": ("F16", (17, 5)), "none": ("BF16", (0, 4))}
+# How much changes: few bytes, none, all and many.
+DENSITIES = (0.01, 0, 1, 0.3, 0.001, 0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -23,33 +25,11 @@ def own_cache(scratch, monkeypatch):
     monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
-def holds(top, state):
-    """The file of this version has this state, to the byte."""
-    have = st.load_file(top / MODEL)[0]
-    assert {n: t.data.tobytes() for n, t in have.items()} == \
-        {n: t.data.tobytes() for n, t in state.items()}
-
-
-def random_states(seed, count):
-    """States that differ by any bits: few, many, all and none of them."""
-    rng, state = models.start(seed, SPEC)
-    out = [state]
-    for density in (0.01, 0, 1, 0.3, 0.001, 0.02)[:count - 1]:
-        state = dict(state)
-        for name, t in state.items():
-            raw = np.frombuffer(t.data.tobytes(), np.uint8).copy()
-            at = rng.random(raw.size) < density
-            raw[at] = rng.integers(0, 256, int(at.sum()), dtype=np.uint8)
-            state[name] = st.Tensor(t.dtype, t.shape, raw.view(t.data.dtype))
-        out.append(state)
-    return out
-
-
 @pytest.mark.parametrize("encoding", ["xor", "overwrite"])
 @pytest.mark.parametrize("stated, sums", [(True, "xxh3-128"), (False, "adler32")])
 def test_every_byte(encoding, stated, sums, bucket, scratch):
     """A run that begins at --base, with a whole checkpoint in between; some arrive later."""
-    states = random_states(61, 7)
+    states = models.random_states(61, SPEC, DENSITIES[:6])
     base = models.write_base(scratch / "base", states[0])
     t = hfdir.Trainer(bucket, states, encoding, stated=stated, sums=sums)
     for version in (1, 2, 3):
@@ -77,7 +57,7 @@ def test_every_byte(encoding, stated, sums, bucket, scratch):
 
 def test_published(bucket, scratch):
     """What publish writes with xor-zstd: with its weightfs.json and without."""
-    states = random_states(62, 6)
+    states = models.random_states(62, SPEC, DENSITIES[:5])
     out = publishing.Publisher(bucket, scratch / "state",
                                ["--encoding", "xor-zstd", "--anchor-every", "4"])
     for i, state in enumerate(states):

@@ -3,17 +3,18 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from lib import checks, hfdir, models, mounted, skyrl
-from lib import safetensors_py as st
+from lib.checks import holds
 from lib.mounted import Mount
 
 MODEL = "model.safetensors"
 FILE = "delta-rank00000-file000000.safetensors"
 SPEC = {**models.SMALL, "one.f32": ("F32", (3, 7001)), "q.f8": ("F8_E4M3", (64, 33)),
         "q.i8": ("I8", (1000,)), "h.f16": ("F16", (17, 5)), "none": ("BF16", (0, 4))}
+# How much changes: few bytes, none, all and many.
+DENSITIES = (0.01, 0, 1, 0.3, 0.001)
 
 
 @pytest.fixture(autouse=True)
@@ -22,32 +23,10 @@ def own_cache(scratch, monkeypatch):
     monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
-def holds(top, state):
-    """The file of this version has this state, to the byte."""
-    have = st.load_file(top / MODEL)[0]
-    assert {n: t.data.tobytes() for n, t in have.items()} == \
-        {n: t.data.tobytes() for n, t in state.items()}
-
-
-def random_states(seed, count):
-    """States that differ by any bits: few, many, all and none of them."""
-    rng, state = models.start(seed, SPEC)
-    out = [state]
-    for density in (0.01, 0, 1, 0.3, 0.001)[:count - 1]:
-        state = dict(state)
-        for name, t in state.items():
-            raw = np.frombuffer(t.data.tobytes(), np.uint8).copy()
-            at = rng.random(raw.size) < density
-            raw[at] = rng.integers(0, 256, int(at.sum()), dtype=np.uint8)
-            state[name] = st.Tensor(t.dtype, t.shape, raw.view(t.data.dtype))
-        out.append(state)
-    return out
-
-
 @pytest.mark.parametrize("ranks, sums", [(1, "xxh3-128"), (3, "sha256"), (2, "older")])
 def test_every_byte(ranks, sums, bucket, scratch):
     """Several files and ranks; a version without a change; some arrive later."""
-    states = random_states(71, 6)
+    states = models.random_states(71, SPEC, DENSITIES[:5])
     base = models.write_base(scratch / "base", states[0])
     t = skyrl.Trainer(bucket, states, ranks=ranks, most=3000, sums=sums)
     for version in (1, 2, 3):
