@@ -98,23 +98,43 @@ static void *too_late(void *arg)
 
 	while (nanosleep(&ts, &ts) < 0)
 		;
+	/* From here on it is this thread that says how it ended. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	cli_error("the mount does not answer");
 	_exit(EXIT_CODE_TIMEOUT);
 }
 
 /* A mount whose process is stopped answers no request, and whoever waits for the answer does not
  * look at the time. */
-static void end_at(int64_t until)
+static bool end_at(int64_t until, pthread_t *thread)
 {
 	static int64_t left;
-	pthread_t thread;
 
 	if (until == INT64_MAX)
-		return;
+		return false;
 	left = MAX(until - clock_mono_ns(), 0) + NSEC_PER_SEC;
 	/* Without it all is as it was. */
-	if (pthread_create(&thread, NULL, too_late, &left) == 0)
-		pthread_detach(thread);
+	return pthread_create(thread, NULL, too_late, &left) == 0;
+}
+
+/* All that asks the mount something.  Returns as wait_for() does; 2 when *why says what is wrong.
+ */
+static int ask(const struct cli_line *line, uint64_t least, int64_t until, uint64_t *out,
+	       struct why *why)
+{
+	int dir, fd, ret;
+
+	if (place_open_run(line->args[0], &dir, why) < 0)
+		return 2;
+	fd = openat(dir, line->value[OPT_CURRENT] != NULL ? "version" : "newest",
+		    O_RDONLY | O_CLOEXEC);
+	ret = fd < 0 ? -errno : 0;
+	close(dir);
+	if (fd < 0)
+		return ret;
+	ret = wait_for(fd, least, line->value[OPT_AFTER] != NULL, until, out);
+	close(fd);
+	return ret;
 }
 
 int verb_wait(int argc, char **argv)
@@ -123,22 +143,23 @@ int verb_wait(int argc, char **argv)
 	struct why why = {0};
 	uint64_t least, version;
 	int64_t until;
-	int dir, fd, ret = cli_parse(&cli, argc, argv, NULL, &line);
+	pthread_t watch;
+	bool watched;
+	int ret = cli_parse(&cli, argc, argv, NULL, &line);
 
 	if (ret < 0)
 		ret = parse_goal(&line, &least, &until);
 	if (ret >= 0)
 		return ret;
-	end_at(until);
-	if (place_open_run(line.args[0], &dir, &why) < 0)
+	watched = end_at(until, &watch);
+	ret = ask(&line, least, until, &version, &why);
+	/* Whichever of the two was first has the word; the other is silent. */
+	if (watched) {
+		pthread_cancel(watch);
+		pthread_join(watch, NULL);
+	}
+	if (ret == 2)
 		return cli_fail(&why);
-	fd = openat(dir, line.value[OPT_CURRENT] != NULL ? "version" : "newest",
-		    O_RDONLY | O_CLOEXEC);
-	close(dir);
-	ret = fd >= 0 ? wait_for(fd, least, line.value[OPT_AFTER] != NULL, until, &version)
-		      : -errno;
-	if (fd >= 0)
-		close(fd);
 	if (ret == -ESTALE)
 		return cli_error(
 			"%s: it turned out to hold several runs, or this one is gone: name "
