@@ -89,3 +89,11 @@ def bucket(scratch):
     path = scratch / "bucket"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def own_cache(scratch, monkeypatch):
+    """Tools keep patches in a cache directory, too: one of this test's own."""
+    path = scratch / "tool-cache"
+    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(path))
+    return path

@@ -10,14 +10,10 @@ from lib import arc, checks, models, mounted, randomrun
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 SPEC = {**models.SMALL, "one.f32": ("F32", (3, 70001)), "q.f8": ("F8_E4M3", (64, 33)),
         "q.i8": ("I8", (1000,)), "none": ("BF16", (0, 4))}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
 def states_of(seed, count):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import pathlib
 
 import pytest
 
@@ -37,13 +36,6 @@ def web(bucket):
     server.stop()
 
 
-@pytest.fixture
-def cache(scratch, monkeypatch):
-    """A cache directory of this test's own, used by every verb."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "cache"))
-    return scratch / "cache"
-
-
 def export(web, target):
     """Exports the newest version; the bytes of its model, and how many objects were asked for."""
     since = web.mark()
@@ -63,7 +55,7 @@ def blocks(cache, name):
     return cache / "blocks" / f"{identity}.data", cache / "blocks" / f"{identity}.index"
 
 
-def test_show_and_warm(web, cache, scratch):
+def test_show_and_warm(web, own_cache, scratch):
     """What was read is listed, and read again without a single object fetched."""
     assert "0 objects" in mounted.run("cache").stdout
     first, fetches = export(web, scratch / "one")
@@ -78,12 +70,12 @@ def test_show_and_warm(web, cache, scratch):
     assert (second, fetches) == (first, 0)
 
 
-def test_verify(web, cache, scratch):
+def test_verify(web, own_cache, scratch):
     """A flipped bit is found, dropped, and fetched again alone."""
     first, _ = export(web, scratch / "one")
     assert "objects hashed: " in mounted.run("cache", "verify").stderr
     anchor = next(name for name in shown() if name.startswith("anchors/"))
-    data, _ = blocks(cache, anchor)
+    data, _ = blocks(own_cache, anchor)
     with data.open("r+b") as f:
         f.seek(300000)
         byte = f.read(1)[0]
@@ -104,11 +96,11 @@ def test_verify(web, cache, scratch):
     assert third == first and fetches > 0
 
 
-def test_prune(web, cache, scratch):
+def test_prune(web, own_cache, scratch):
     """Objects not used for longest go first, the last of them in part."""
     first, _ = export(web, scratch / "one")
     anchor = next(name for name in shown() if name.startswith("anchors/"))
-    for name in blocks(cache, anchor):
+    for name in blocks(own_cache, anchor):
         os.utime(name, (1000, 1000))
     before = sum(one["allocated"] for one in shown().values())
     mounted.run("cache", "prune", "--to", str(before))
@@ -123,20 +115,20 @@ def test_prune(web, cache, scratch):
     assert not shown()
 
 
-def test_clear(web, cache, scratch):
+def test_clear(web, own_cache, scratch):
     """Everything goes, what is not ours stays, and the next read is as the first."""
     first, _ = export(web, scratch / "one")
-    (cache / "blocks" / "README").write_text("a person's")
+    (own_cache / "blocks" / "README").write_text("a person's")
     assert "removed" in mounted.run("cache", "clear").stdout
-    left = {p.name for p in pathlib.Path(cache).rglob("*") if p.is_file()}
+    left = {p.name for p in own_cache.rglob("*") if p.is_file()}
     assert left == {"README", "lock"}
     second, fetches = export(web, scratch / "two")
     assert second == first and fetches > 0
 
 
-def test_beside_a_mount(web, cache):
+def test_beside_a_mount(web, own_cache):
     """A mount owns its cache: others look, but take nothing away; and two mounts get along."""
-    with Mount(web.origin, args=("--cache-dir", cache)) as one:
+    with Mount(web.origin, args=("--cache-dir", own_cache)) as one:
         want = (one.at / "model.safetensors").read_bytes()
         assert shown()
         assert mounted.run("cache", "verify").returncode == 0
@@ -145,7 +137,7 @@ def test_beside_a_mount(web, cache):
             assert done.returncode == 1
             assert f"({one.at})" in done.stderr and "unmount it first" in done.stderr
         since = web.mark()
-        with Mount(web.origin, args=("--cache-dir", cache)) as two:
+        with Mount(web.origin, args=("--cache-dir", own_cache)) as two:
             assert (two.at / "model.safetensors").read_bytes() == want
             assert f"({one.at})" in two.log_text()
         assert web.count("^GET .*anchors/", since) == 0

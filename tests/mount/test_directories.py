@@ -10,15 +10,11 @@ from lib import checks, models, mounted, publishing, reading
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 MODEL = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 HIDDEN = (".bin", ".pt", ".gguf", ".h5", ".msgpack", ".onnx")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
 def shown(folder, *beside):

@@ -8,11 +8,7 @@ from lib import hfdir, models, mounted, publishing, trl
 from lib.checks import holds
 from lib.mounted import Mount
 
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(name="both")

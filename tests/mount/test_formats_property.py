@@ -13,6 +13,8 @@ from lib import anyformat, checks, mounted, randomrun
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 RUNS = int(os.environ.get("SOAK_RUNS", "2"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 
@@ -53,9 +55,8 @@ def assert_state(top, state, what):
 
 @pytest.mark.parametrize("name", sorted(anyformat.WRITERS))
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
-def test_formats_property(name, seed, bucket, scratch, monkeypatch):
+def test_formats_property(name, seed, bucket, scratch):
     """Exactly the run's versions are there, each with its bytes, read whole and in pieces."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
     kind = anyformat.WRITERS[name]
     writer = kind(bucket, scratch, seed)
     writer.write(randomrun.make(seed, kind.dtypes))
@@ -73,10 +74,9 @@ def test_formats_property(name, seed, bucket, scratch, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(anyformat.WRITERS))
 @pytest.mark.parametrize("seed", range(SEED, SEED + (RUNS + 1) // 2))
-def test_formats_property_live(name, seed, bucket, scratch, monkeypatch):
+def test_formats_property_live(name, seed, bucket, scratch):
     """The same while a mount looks on, from some step on: at the end it shows the last version, and
     whatever else it has of this run is right."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
     kind = anyformat.WRITERS[name]
     writer = kind(bucket, scratch, seed)
     segments = randomrun.make(seed, kind.dtypes)

@@ -14,6 +14,8 @@ from lib import checks, grail, models, mounted, places
 from lib import safetensors_py as st
 from lib.mounted import Mount
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 SPEC = {**models.TINY, "norm.f32": ("F32", (65, 3)), "half": ("F16", (3, 11, 13))}
 # What grail's codec cannot say changes never.
 STAYS = ("model.scale",)
@@ -79,12 +81,6 @@ def publish(t, *steps):
         if kind in ("delta", "both"):
             t.delta(int(i))
         t.ready(int(i))
-
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
 @pytest.mark.parametrize("version, under, shards", [(2, "", 1), (3, "checkpoints/", 2),

@@ -14,15 +14,11 @@ from lib import (anyformat, checks, models, mounted, oracle, passthrough, places
 from lib import safetensors_py as st
 from lib.mounted import Mount, wait_until
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 STATES = models.states(11, 8, models.SMALL)
 ADAPTER = b"adapter" * 1000
 MODEL = "model.safetensors"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
 def begin(root, states, generation="v3"):

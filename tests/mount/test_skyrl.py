@@ -9,18 +9,14 @@ from lib import checks, hfdir, models, mounted, skyrl
 from lib.checks import holds
 from lib.mounted import Mount
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 MODEL = "model.safetensors"
 FILE = "delta-rank00000-file000000.safetensors"
 SPEC = {**models.SMALL, "one.f32": ("F32", (3, 7001)), "q.f8": ("F8_E4M3", (64, 33)),
         "q.i8": ("I8", (1000,)), "h.f16": ("F16", (17, 5)), "none": ("BF16", (0, 4))}
 # How much changes: few bytes, none, all and many.
 DENSITIES = (0.01, 0, 1, 0.3, 0.001)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
 @pytest.mark.parametrize("ranks, sums", [(1, "xxh3-128"), (3, "sha256"), (2, "older")])

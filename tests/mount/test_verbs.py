@@ -16,15 +16,11 @@ from lib import checks, models, mounted, oracle, reading, trl
 from lib import safetensors_py as st
 from lib.mounted import Mount, wait_until
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 MODEL = "model.safetensors"
 VERBS = ["mount", "umount", "status", "wait", "hold", "release", "pin", "unpin", "log", "inspect",
          "export", "verify", "cache", "simulate"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
 
 
 @pytest.fixture

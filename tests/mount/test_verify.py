@@ -7,11 +7,7 @@ import pytest
 
 from lib import models, mounted, trl
 
-
-@pytest.fixture(autouse=True)
-def own_cache(scratch, monkeypatch):
-    """Tools keep patches in a cache directory, too: one of this test's own."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "tool-cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def verify(bucket, *words, code=0):

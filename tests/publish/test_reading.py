@@ -277,10 +277,10 @@ def lie(run, version):
     run.pointer()
 
 
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("shards", [1, 2])
-def test_verify_and_export(shards, bucket, scratch, monkeypatch):
+def test_verify_and_export(shards, bucket, scratch):
     """Hashes of states are compared; a tensor that is not as published is named."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "cache"))
     run = start(bucket, 5, anchors=(4,), shards=shards, same=(2,))
     run.span(1, 5)
     result = json.loads(mounted.run("verify", "--json", "-q", bucket).stdout)
@@ -298,9 +298,9 @@ def test_verify_and_export(shards, bucket, scratch, monkeypatch):
     assert not (scratch / "bad").exists()
 
 
-def test_export_over_spans(bucket, scratch, monkeypatch):
+@pytest.mark.usefixtures("own_cache")
+def test_export_over_spans(bucket, scratch):
     """The newest version is that of the pointer, although its delta was not looked into."""
-    monkeypatch.setenv("WEIGHTFS_CACHE_DIR", str(scratch / "cache"))
     run = start(bucket, 6)
     run.span(1, 6)
     assert mounted.run("export", "-q", bucket, "-o", scratch / "out").stdout == "6\n"
