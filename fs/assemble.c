@@ -343,24 +343,28 @@ static int assemble_sources(struct run *r, const struct plan *p, struct layout *
 	return err;
 }
 
+static void mix_step(const struct run *r, const struct plan *p, size_t i, struct identity *id)
+{
+	const struct step *s = &r->lineage.steps[i];
+	const struct object *o;
+
+	for (size_t k = 0; (o = plan_objects(r, p, i, k)) != NULL; k++)
+		identity_mix(id, o->id.bytes, sizeof(o->id.bytes));
+	identity_mix(id, &s->number, sizeof(s->number));
+}
+
 /* Equal for states that show the same bytes by the same headers.  p NULL: --base alone. */
 static struct identity fingerprint(const struct run *r, const struct plan *p,
 				   const struct layout *layout)
 {
 	struct identity id = {0};
-	const struct object *o;
 
 	if (r->base != NULL)
 		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
 	for (uint32_t i = 0; i < layout->file_count; i++)
 		identity_mix(&id, layout->files[i].head, layout->files[i].head_len);
-	for (size_t i = p != NULL ? p->base : 1; p != NULL && i <= p->last; i++) {
-		const struct step *s = &r->lineage.steps[i];
-
-		for (size_t k = 0; (o = plan_objects(r, p, i, k)) != NULL; k++)
-			identity_mix(&id, o->id.bytes, sizeof(o->id.bytes));
-		identity_mix(&id, &s->number, sizeof(s->number));
-	}
+	for (size_t i = p != NULL ? p->base : 1; p != NULL && i <= p->last; i++)
+		mix_step(r, p, i, &id);
 	return id;
 }
 
@@ -385,6 +389,117 @@ int assemble_state(struct run *r, const struct plan *p, struct state **out, stru
 	id = fingerprint(r, p, layout);
 	err = state_new(steps[p->last].number, steps[p->base].number, (unsigned)(p->last - p->base),
 			layout, sources, links, count, &id, out);
+	if (err < 0)
+		why_set(why, -err, "out of memory");
+out:
+	free(links);
+	sources_unref(sources);
+	return err;
+}
+
+/* Lets go of a blob that no tensor is read from any more, also where an exam has it. */
+static void drop_blob(struct run *r, const struct step *from, const struct blob *blob)
+{
+	const struct object *o;
+
+	for (size_t k = 0; from != NULL && (o = step_objects(from, k)) != NULL; k++) {
+		struct exam *e = table_get_str(r->exams, o->key);
+
+		if (e != NULL && e->blob == blob) {
+			blob_unref(e->blob);
+			e->blob = NULL;
+		}
+	}
+}
+
+/* Those blobs of s that a tensor is read from, and no others.  `below` is what s was made from. */
+static int keep_used(struct run *r, const struct sources *below, struct sources *s)
+{
+	uint32_t *place = malloc(((size_t)s->blob_count + 1) * sizeof(*place));
+	uint32_t n = 0;
+
+	if (place == NULL)
+		return -ENOMEM;
+	for (uint32_t b = 0; b < s->blob_count; b++)
+		place[b] = LAYOUT_NONE;
+	for (uint32_t i = 0; i < s->count; i++)
+		if (s->v[i].blob != LAYOUT_NONE)
+			place[s->v[i].blob] = 0;
+	for (uint32_t i = 0; i < below->count; i++) {
+		const struct tensor_source *v = &below->v[i];
+
+		if (v->blob != LAYOUT_NONE && place[v->blob] == LAYOUT_NONE)
+			drop_blob(r, lineage_find(&r->lineage, v->version), s->blobs[v->blob]);
+	}
+	for (uint32_t b = 0; b < s->blob_count; b++) {
+		if (place[b] == LAYOUT_NONE) {
+			blob_unref(s->blobs[b]);
+			continue;
+		}
+		s->blobs[n] = s->blobs[b];
+		place[b] = n++;
+	}
+	s->blob_count = n;
+	for (uint32_t i = 0; i < s->count; i++)
+		if (s->v[i].blob != LAYOUT_NONE)
+			s->v[i].blob = place[s->v[i].blob];
+	free(place);
+	return 0;
+}
+
+/* The sources below with a step's full tensors in their places. */
+static int sources_next(struct run *r, const struct step *step, struct sources *below,
+			struct sources **out, struct why *why)
+{
+	const struct object *o;
+	bool any = false;
+	int err = 0;
+
+	for (size_t k = 0; (o = step_above(step, k)) != NULL; k++)
+		any |= exam_get(r, o)->full_count > 0;
+	if (!any) {
+		*out = sources_ref(below);
+		return 0;
+	}
+	*out = sources_new(below->count, below->blob_count + 1);
+	if (*out == NULL)
+		return why_set(why, ENOMEM, "out of memory");
+	memcpy((*out)->v, below->v, below->count * sizeof(*below->v));
+	for (uint32_t b = 0; b < below->blob_count; b++)
+		(*out)->blobs[(*out)->blob_count++] = blob_ref(below->blobs[b]);
+	for (size_t k = 0; err == 0 && (o = step_above(step, k)) != NULL; k++) {
+		struct exam *e = exam_get(r, o);
+
+		if (e->full_count > 0)
+			err = take_fulls(r, e, o, step->number, 0, true, *out);
+		if (err < 0)
+			*why = e->why;
+	}
+	return err < 0 ? err : keep_used(r, below, *out);
+}
+
+int assemble_next(struct run *r, const struct plan *p, const struct state *below,
+		  struct state **out, struct why *why)
+{
+	const struct step *step = &r->lineage.steps[p->last];
+	struct target target = target_of_state(below);
+	struct identity id = below->fingerprint;
+	struct sources *sources = NULL;
+	struct link **links = NULL;
+	uint32_t count = 0;
+	int err = match_step(r, step, &target, why);
+
+	if (err == 0)
+		err = sources_next(r, step, below->sources, &sources, why);
+	if (err < 0)
+		goto out;
+	target.now = sources;
+	err = fold_stack(r, p, &target, &links, &count, why);
+	if (err < 0)
+		goto out;
+	mix_step(r, p, p->last, &id);
+	err = state_new(step->number, below->anchor, below->deltas + 1, below->layout, sources,
+			links, count, &id, out);
 	if (err < 0)
 		why_set(why, -err, "out of memory");
 out:

@@ -9,6 +9,7 @@
 struct counters {
 	uint64_t reads, read_bytes, read_errors, opens, lookups, versions_published;
 	uint64_t scans, scans_alike; /* alike: nothing was new, and nothing left to be done */
+	uint64_t looks; /* at what is known of an object, while versions are planned and made */
 	/* Deltas of wfp1x made into patches, bytes of the base that were read for it, and time. */
 	uint64_t given_base, given_base_bytes, given_base_ns;
 };

@@ -238,6 +238,15 @@ bool declared_plan(struct run *r, uint64_t limit, struct plan *out)
 	return ok;
 }
 
+bool declared_follows(struct run *r, size_t i, const bool *ends)
+{
+	const struct step *s = &r->lineage.steps[i];
+
+	/* One with a span, or with an anchor (also one that cannot be used, and says why), is to be
+	 * planned anew. */
+	return !s->anchor.present && !ends[i] && exams_ok(r, &s->delta, NULL);
+}
+
 bool declared_whole(struct run *r, size_t i, const bool *below)
 {
 	const struct lineage *l = &r->lineage;

@@ -13,6 +13,7 @@
 
 #include "cache/clock.h"
 #include "cache/fileio.h"
+#include "fs/counters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,6 +216,7 @@ struct exam *exam_get(struct run *r, const struct object *object)
 	const struct identity declared =
 		declared_identity(r, lineage_named(&r->lineage, object->key));
 
+	COUNT(looks, 1);
 	if (e != NULL && (!identity_equal(&e->id, &object->id) || e->listed_err != object->err ||
 			  !identity_equal(&e->declared, &declared))) {
 		table_remove_str(r->exams, e->key);

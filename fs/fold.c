@@ -17,7 +17,6 @@
  */
 #include "fs/run_internal.h"
 
-#include "cache/fileio.h"
 #include "cache/log.h"
 
 #include <stdio.h>
@@ -116,9 +115,13 @@ static struct fold *fold_find(struct run *r, size_t first, size_t n, const struc
 
 		if (f->first != lo || f->last != hi || f->layout != layout)
 			continue;
-		id = group_id(r, first, n);
-		if (identity_equal(&id, &f->id))
+		if (f->orders == r->orders)
 			return f;
+		id = group_id(r, first, n);
+		if (identity_equal(&id, &f->id)) {
+			f->orders = r->orders;
+			return f;
+		}
 	}
 	return NULL;
 }
@@ -139,6 +142,7 @@ static int fold_add(struct run *r, size_t first, size_t n, struct layout *layout
 		.last = r->lineage.steps[first + n - 1].number,
 		.id = group_id(r, first, n),
 		.layout = layout_ref(layout),
+		.orders = r->orders,
 		.link = link,
 		.failed = failed,
 	};
@@ -198,14 +202,22 @@ static const struct fold *fold_at(struct run *r, const struct plan *p, size_t i,
 	return NULL;
 }
 
-/* How high the stack is with the folds there are. */
-static size_t stack_height(struct run *r, const struct plan *p, struct layout *layout)
+/* How high the stack is with the folds there are.  *out_folded: so many steps lie below the first
+ * that is in none. */
+static size_t stack_height(struct run *r, const struct plan *p, struct layout *layout,
+			   size_t *out_folded)
 {
 	size_t height = 0, size;
+	bool folded = true;
 
+	*out_folded = 0;
 	for (size_t i = p->base + 1; i <= p->last; i += size) {
-		if (fold_at(r, p, i, layout, &size) == NULL)
+		if (fold_at(r, p, i, layout, &size) == NULL) {
 			span_at(r, i, p->last, &size);
+			folded = false;
+		} else if (folded) {
+			*out_folded += size;
+		}
 		height++;
 	}
 	return height;
@@ -332,6 +344,26 @@ void fold_trim(struct run *r)
 	}
 }
 
+void folds_pass(struct run *r, size_t first, size_t last)
+{
+	const struct object *o;
+
+	for (size_t i = r->fold_count; i-- > 0;)
+		if (r->folds[i].last <= r->lineage.steps[last].number)
+			fold_drop(r, i);
+	for (size_t i = first; i <= last; i++)
+		for (size_t k = 0; (o = step_objects(&r->lineage.steps[i], k)) != NULL; k++) {
+			struct exam *e = table_get_str(r->exams, o->key);
+
+			if (e == NULL)
+				continue;
+			link_unref(e->link);
+			blob_unref(e->blob);
+			e->link = NULL;
+			e->blob = NULL;
+		}
+}
+
 /* The version from which on patches count, per tensor: that of the last full tensor inside the
  * group, else 0.  malloc'ed. */
 static int last_fulls(struct run *r, size_t first, size_t n, const struct target *target,
@@ -366,64 +398,6 @@ static int last_fulls(struct run *r, size_t first, size_t n, const struct target
 	return err;
 }
 
-/* The patches of tensor t among the links, oldest first. */
-static size_t patches_of(struct link *const *links, uint32_t n, uint32_t t, uint64_t from,
-			 const struct patch **out)
-{
-	size_t k = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		if (links[i]->slot != NULL && links[i]->slot[t] >= 0 && links[i]->last > from)
-			out[k++] = &links[i]->file->patches[links[i]->slot[t]];
-	return k;
-}
-
-static int merge_into(int fd, const char *name, struct link *const *links, uint32_t n,
-		      const uint64_t *from, const struct layout *layout, uint64_t *out_size,
-		      struct why *why)
-{
-	const struct st_meta meta[] = {{"name", name}};
-	const char **names =
-		calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(char *));
-	uint32_t *tensors =
-		calloc(layout->tensor_count ? layout->tensor_count : 1, sizeof(*tensors));
-	const struct patch **patches = calloc(n ? n : 1, sizeof(struct patch *));
-	struct patch_file_writer *w = NULL;
-	struct sink sink = sink_fd(&fd);
-	struct source readback;
-	size_t count = 0;
-	int err = names == NULL || tensors == NULL || patches == NULL ? -ENOMEM : 0;
-
-	for (uint32_t t = 0; err == 0 && t < layout->tensor_count; t++)
-		if (patches_of(links, n, t, from[t], patches) > 0) {
-			tensors[count] = t;
-			names[count++] = layout->tensors[t].name;
-		}
-	if (err == 0)
-		err = patch_file_writer_new(names, count, meta, ARRAY_LEN(meta), &sink, &w, why);
-	for (size_t i = 0; err == 0 && i < count; i++) {
-		size_t k = patches_of(links, n, tensors[i], from[tensors[i]], patches);
-		uint64_t len = 0;
-
-		err = patch_merge(patches, k, patch_file_writer_sink(w), patch_file_writer_at(w),
-				  &len, NULL, why);
-		if (err == 0)
-			err = patch_file_writer_took(w, i, len);
-	}
-	for (uint32_t i = 0; i < n; i++)
-		if (link_broken(links[i]))
-			err = why_set(why, EIO, "a patch in the cache directory cannot be read");
-	if (err == 0)
-		err = source_fd(fd, &readback);
-	if (err == 0)
-		err = patch_file_writer_end(w, &readback, out_size, why);
-	patch_file_writer_free(w);
-	free(names);
-	free(tensors);
-	free(patches);
-	return err;
-}
-
 /* Makes the merged link of the steps [first, first + n). */
 static int merge_group(struct run *r, size_t first, size_t n, struct link *const *links,
 		       uint32_t count, const uint64_t *from, struct layout *layout,
@@ -441,10 +415,10 @@ static int merge_group(struct run *r, size_t first, size_t n, struct link *const
 	err = cachedir_create(cache, &fd);
 	if (err < 0)
 		return why_set(why, -err, "no file can be made in the cache directory");
-	err = merge_into(fd, name, links, count, from, layout, &size, why);
+	err = fold_merge(fd, name, links, count, from, layout, &size, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = merge_into(fd, name, links, count, from, layout, &size, why);
+		err = fold_merge(fd, name, links, count, from, layout, &size, why);
 	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);
@@ -541,9 +515,9 @@ int fold_work(struct run *r, const struct plan *p, const struct target *target, 
 	return done;
 }
 
-/* Folds all there is, oldest first and each group as soon as its parts are there, so that few are
- * held at a time. */
-static int fold_all(struct run *r, const struct plan *p, const struct target *target,
+/* Folds all groups that end above the first `from` steps, oldest first and each group as soon as
+ * its parts are there, so that few are held at a time. */
+static int fold_all(struct run *r, const struct plan *p, size_t from, const struct target *target,
 		    struct why *why)
 {
 	bool *spanned;
@@ -551,7 +525,8 @@ static int fold_all(struct run *r, const struct plan *p, const struct target *ta
 
 	if (!spans_used(r, p, &spanned))
 		return why_set(why, ENOMEM, "out of memory");
-	for (size_t done = FOLD; err == 0 && done <= p->last - p->base; done += FOLD) {
+	for (size_t done = from / FOLD * FOLD + FOLD; err == 0 && done <= p->last - p->base;
+	     done += FOLD) {
 		size_t size = FOLD;
 
 		for (unsigned tier = 0; tier < FOLD_TIERS && done % size == 0 && err == 0; tier++) {
@@ -584,9 +559,13 @@ int fold_below(struct run *r, uint64_t version, const struct target *target, str
 int fold_stack(struct run *r, const struct plan *p, const struct target *target, struct link ***out,
 	       uint32_t *out_count, struct why *why)
 {
+	size_t folded;
 	int err = 0;
 
-	if (stack_height(r, p, target->layout) > STACK_MAX)
-		err = fold_all(r, p, target, why);
+	if (stack_height(r, p, target->layout, &folded) > STACK_MAX)
+		err = fold_all(r, p, folded, target, why);
+	/* Groups of groups below may be left, where they were made one a round. */
+	if (err == 0 && folded > 0 && stack_height(r, p, target->layout, &folded) > STACK_MAX)
+		err = fold_all(r, p, 0, target, why);
 	return err < 0 ? err : collect_links(r, p, target, out, out_count, why);
 }

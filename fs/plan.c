@@ -232,6 +232,22 @@ static bool joined(struct run *r, const struct step *low, const struct step *hig
 	return true;
 }
 
+/* How many steps have a number up to this one. */
+static size_t steps_until(const struct lineage *l, uint64_t limit)
+{
+	size_t lo = 0, hi = l->step_count;
+
+	while (lo < hi) {
+		const size_t mid = lo + (hi - lo) / 2;
+
+		if (l->steps[mid].number <= limit)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
 bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 {
 	const struct lineage *l = &r->lineage;
@@ -241,11 +257,9 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 
 	if (l->manifest != NULL)
 		return declared_plan(r, limit, out);
-	for (size_t i = l->step_count; i-- > 0;) {
+	for (size_t i = steps_until(l, limit); i-- > 0;) {
 		const struct step *s = &l->steps[i];
 
-		if (s->number > limit)
-			continue;
 		look_into(r, s, &here);
 		if (!here.usable) {
 			obstacle(r, s->number, "%s", here.why);
@@ -267,6 +281,20 @@ bool plan_make(struct run *r, uint64_t limit, struct plan *out)
 			 r->cover.origin != NULL ? ": none covers every tensor of " : "",
 			 r->cover.origin != NULL ? r->cover.origin : "");
 	return false;
+}
+
+bool plan_follows(struct run *r, size_t i, const bool *ends)
+{
+	const struct step *steps = r->lineage.steps;
+	struct look below, here;
+
+	if (r->lineage.manifest != NULL)
+		return declared_follows(r, i, ends);
+	look_into(r, &steps[i], &here);
+	if (!here.usable || here.complete)
+		return false;
+	look_into(r, &steps[i - 1], &below);
+	return !below.usable || joined(r, &steps[i - 1], &steps[i], &below, &here);
 }
 
 void plan_whole(struct run *r, bool *out)

@@ -183,6 +183,8 @@ static int relist(struct run *r, bool *out_same, struct why *why)
 	lineage_release(&r->lineage);
 	manifest_free(unused);
 	r->lineage = lineage;
+	r->orders++;
+	run_walk_end(r);
 	listing_unref(r->current);
 	r->current = fresh;
 	companions_listed(r);

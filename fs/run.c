@@ -82,6 +82,7 @@ void run_free(struct run *r)
 	if (r == NULL)
 		return;
 	recorded_release(r);
+	run_walk_end(r);
 	opened_drop(r);
 	lineage_release(&r->lineage);
 	directories_release(&r->directories);
@@ -481,12 +482,44 @@ int run_scan(struct run *r, struct why *why)
 	return err;
 }
 
-int run_build(struct run *r, uint64_t version, struct generation **out, struct why *why)
+int run_find(struct run *r, uint64_t version, struct plan *p, struct state **out, struct why *why)
 {
 	const struct lineage *l = &r->lineage;
-	enum verified verified = VERIFIED_NO;
 	struct state *state = NULL;
 	struct why local = {0};
+	int err;
+
+	if (l->step_count == 0 || version > l->steps[l->step_count - 1].number ||
+	    version < l->steps[0].number ||
+	    (l->manifest != NULL && lineage_find(l, version) == NULL))
+		return why_set(why, ENOENT, "version %llu is not in this run%s",
+			       (unsigned long long)version,
+			       l->step_count == 0 ? ", which has no versions yet" : "");
+	err = run_assemble(r, version, p, &state, &local);
+	if (err < 0) {
+		if (why != NULL)
+			*why = local;
+		return err;
+	}
+	if (state->version != version &&
+	    (lineage_find(l, version) != NULL || !plan_hole_legal(r, p, version))) {
+		state_unref(state);
+		return run_not_whole(r, version, why);
+	}
+	*out = state;
+	return 0;
+}
+
+int run_not_whole(const struct run *r, uint64_t version, struct why *why)
+{
+	return why_set(why, ENOENT, "version %llu is not whole: %s", (unsigned long long)version,
+		       r->obstacle.text[0] != '\0' ? r->obstacle.text : "its object is missing");
+}
+
+int run_build(struct run *r, uint64_t version, struct generation **out, struct why *why)
+{
+	enum verified verified = VERIFIED_NO;
+	struct state *state = NULL;
 	struct plan p;
 	int err;
 
@@ -500,25 +533,9 @@ int run_build(struct run *r, uint64_t version, struct generation **out, struct w
 		state_unref(state);
 		return err < 0 ? why_set(why, -err, "out of memory") : 0;
 	}
-	if (l->step_count == 0 || version > l->steps[l->step_count - 1].number ||
-	    version < l->steps[0].number ||
-	    (l->manifest != NULL && lineage_find(l, version) == NULL))
-		return why_set(why, ENOENT, "version %llu is not in this run%s",
-			       (unsigned long long)version,
-			       l->step_count == 0 ? ", which has no versions yet" : "");
-	err = run_assemble(r, version, &p, &state, &local);
-	if (err < 0) {
-		if (why != NULL)
-			*why = local;
+	err = run_find(r, version, &p, &state, why);
+	if (err < 0)
 		return err;
-	}
-	if (state->version != version &&
-	    (lineage_find(l, version) != NULL || !plan_hole_legal(r, &p, version))) {
-		state_unref(state);
-		return why_set(
-			why, ENOENT, "version %llu is not whole: %s", (unsigned long long)version,
-			r->obstacle.text[0] != '\0' ? r->obstacle.text : "its object is missing");
-	}
 	err = recorded_admit(r, &p, state, &verified, why);
 	if (err == 0) {
 		err = assemble_tree(r, state, state->version, plan_mtime(r, &p), plan_format(r, &p),

@@ -57,6 +57,13 @@ struct check_result {
  * set.  Reads tensors whole. */
 int run_check(struct run *r, const struct state *state, bool own, const volatile bool *stop,
 	      struct check_result *out, struct why *why) MUST_CHECK;
+/* The state of a version as run_build() makes it, a reference, with the same errors: for who asks
+ * for all of them, ascending and without a scan between.  Each then costs what it adds to the one
+ * before it, and only what the last one needs is kept.  The other forgets all.  Without a history.
+ */
+int run_walk(struct run *r, uint64_t version, struct state **out, struct why *why) MUST_CHECK;
+void run_walk_end(struct run *r);
+
 /* From now on whatever compares checksums ends soon, and nothing new is shown; or may go on again.
  * Any thread. */
 void run_stop(struct run *r, bool stop);

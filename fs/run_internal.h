@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the parts of a run share: reference.c (--base and layouts), cover.c (what a complete anchor
- * has), exam.c (what an object is), plan.c (which objects make a version), fold.c (short stacks),
- * assemble.c (states and trees), companions.c, report.c, run.c (one round).  All of it belongs to
- * the thread that runs run_scan() and run_build(); only `report` and `listing` are shared, under
- * `lock`.
+ * has), exam.c (what an object is), plan.c (which objects make a version), fold.c and fold_merge.c
+ * (short stacks), assemble.c (states and trees), companions.c, report.c, run.c (one round), walk.c
+ * (all versions in order).  All of it belongs to the thread that runs run_scan() and run_build();
+ * only `report` and `listing` are shared, under `lock`.
  */
 #ifndef FS_RUN_INTERNAL_H
 #define FS_RUN_INTERNAL_H
@@ -107,6 +107,7 @@ struct fold { /* the links of several steps, merged into one */
 	uint64_t first, last;
 	struct identity id; /* of the objects it stands for */
 	struct layout *layout;
+	uint64_t orders;   /* of the lineage that `id` was compared with last */
 	struct link *link; /* NULL: nothing changed in them, or failed */
 	bool failed;	   /* could not be merged or stored: its parts are used one by one */
 };
@@ -142,6 +143,16 @@ struct plan {
 	size_t base, last; /* indices into lineage.steps */
 };
 
+struct walk {		     /* see walk.c */
+	struct state *state; /* of the version that was asked for last; NULL: it has none */
+	struct plan plan;    /* of that */
+	bool *ends;	     /* by step: a span ends there; NULL: not looked up */
+	size_t at;	     /* its step */
+	bool blocked;	     /* that is not whole, for this reason: */
+	bool of_version;     /* which run_not_whole() has */
+	char why[600];
+};
+
 struct pointer {		   /* weightfs.json as it was read last */
 	struct manifest *manifest; /* NULL: there is none, or none that could be used yet */
 	struct identity id;	   /* of the object it is from */
@@ -165,6 +176,8 @@ struct run {
 	struct directories directories; /* what is known of them, where the run consists of such */
 	struct why misfit;		/* --format and what is there; err 0: they agree */
 	struct lineage lineage;
+	uint64_t orders; /* how often that was made anew */
+	struct walk walk;
 	char label[9];
 	struct identity first_id; /* of the lineage's first object, for the label */
 	struct cover cover;
@@ -305,6 +318,8 @@ int declared_check(const struct run *r, const struct named *named, const struct 
 		   struct why *why) MUST_CHECK;
 
 /* declared.c */
+/* plan_follows() of a declared lineage; `ends`: at which steps spans end. */
+bool declared_follows(struct run *r, size_t i, const bool *ends);
 /* plan_make() of a declared lineage. */
 bool declared_plan(struct run *r, uint64_t limit, struct plan *out);
 /* Is step i whole, given which of those below are? */
@@ -355,6 +370,9 @@ void many_links(struct run *r, const struct pieces *p, uint64_t number,
 bool obstacle(struct run *r, uint64_t number, const char *fmt, ...) PRINTF(3, 4);
 /* The newest whole version not above `limit`; false: none. Sets run->obstacle and unsettled. */
 bool plan_make(struct run *r, uint64_t limit, struct plan *out);
+/* Is step i made of the one below it and its own delta, as plan_make() sees it?  What stands in its
+ * way may be recorded. */
+bool plan_follows(struct run *r, size_t i, const bool *ends);
 /* All objects of a step, i = 0, 1, ...: those of the delta, then those of the anchor; NULL: no
  * more. */
 const struct object *step_objects(const struct step *s, size_t i);
@@ -389,15 +407,25 @@ int fold_below(struct run *r, uint64_t version, const struct target *target, str
 	       uint32_t *out_count, struct why *why) MUST_CHECK;
 /* Folds one group if one is due for the plan: 1; nothing to do: 0; or an error. */
 int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why);
+/* Writes the merged patches of links, oldest first, of each tensor from version from[] on. */
+int fold_merge(int fd, const char *name, struct link *const *links, uint32_t n,
+	       const uint64_t *from, const struct layout *layout, uint64_t *out_size,
+	       struct why *why) MUST_CHECK;
 /* Lets go of the links of single steps that folds stand for. */
 void fold_trim(struct run *r);
 void folds_release(struct run *r, bool stale_only);
+/* Lets go of links and open objects of the steps [first, last], which no version asked for from now
+ * on is built on; they are made again if one is. */
+void folds_pass(struct run *r, size_t first, size_t last);
 /* Forgets merges that failed, so that they are tried again. */
 void folds_retry(struct run *r);
 
 /* assemble.c */
 int assemble_state(struct run *r, const struct plan *p, struct state **out,
 		   struct why *why) MUST_CHECK;
+/* The same of a plan that is one step longer than that of `below`. */
+int assemble_next(struct run *r, const struct plan *p, const struct state *below,
+		  struct state **out, struct why *why) MUST_CHECK;
 /* Tree of weights and companions; `like`: an earlier generation whose weight nodes are taken over
  * when it shows the same state. */
 int assemble_tree(struct run *r, struct state *state, uint64_t version, int64_t mtime_ns,
@@ -478,5 +506,10 @@ int run_assemble(struct run *r, uint64_t limit, struct plan *p, struct state **o
 /* Mixes bytes into an identity that stands for several things in order. */
 void identity_mix(struct identity *id, const void *bytes, size_t len);
 void run_note(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+/* Plans and assembles this very version; what is wrong as run_build() says it. */
+int run_find(struct run *r, uint64_t version, struct plan *p, struct state **out,
+	     struct why *why) MUST_CHECK;
+/* The sentence that the obstacle is what stands in its way.  -ENOENT. */
+int run_not_whole(const struct run *r, uint64_t version, struct why *why);
 
 #endif

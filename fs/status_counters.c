@@ -69,6 +69,7 @@ json_t *status_counters_json(void)
 	put(o, "versions_published", number_json(counter(&counters.versions_published)));
 	put(o, "scans", number_json(counter(&counters.scans)));
 	put(o, "scans_alike", number_json(counter(&counters.scans_alike)));
+	put(o, "looks", number_json(counter(&counters.looks)));
 	put(o, "wfp1x_deltas", number_json(counter(&counters.given_base)));
 	put(o, "wfp1x_base_bytes", number_json(counter(&counters.given_base_bytes)));
 	put(o, "wfp1x_seconds", json_real((double)counter(&counters.given_base_ns) / NSEC_PER_SEC));

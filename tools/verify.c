@@ -352,7 +352,7 @@ static void check_sums(struct verify *v, const struct version_info *info, const 
 
 static void check_version(struct verify *v, const struct version_info *info)
 {
-	struct generation *g = NULL;
+	struct state *state = NULL;
 	struct why why = {0};
 	bool again = v->versions > 0 && info->number == v->last; /* an anchor beside a delta */
 
@@ -362,15 +362,15 @@ static void check_version(struct verify *v, const struct version_info *info)
 		problem(v, info->key, info->problem);
 		return;
 	}
-	if (run_build(v->stack->run, info->number, &g, &why) < 0) {
+	if (run_walk(v->stack->run, info->number, &state, &why) < 0) {
 		problem(v, info->key, why.text);
 		return;
 	}
 	v->whole += !again;
-	check_hash(v, info, g->state);
-	check_state(v, info, g->state);
-	check_sums(v, info, g->state);
-	generation_unref(g);
+	check_hash(v, info, state);
+	check_state(v, info, state);
+	check_sums(v, info, state);
+	state_unref(state);
 }
 
 static uint64_t listing_bytes(const struct listing *l)
