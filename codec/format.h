@@ -76,6 +76,9 @@ struct format {
 	/* Is this object ours?  Looks at keys and metadata only.  NULL: it is opened by its name
 	 * only, since something beside it says what it is. */
 	bool (*probe)(const struct st_header *header);
+	/* The same by its metadata alone, since a whole checkpoint may have any keys.  NULL: as
+	 * probe. */
+	bool (*probe_whole)(const struct st_header *header);
 	/* Fills *delta but for format, header and the totals over parts; parts may be left
 	 * unsorted.  What it allocated is freed by delta_free(), also after a failure.  `side` is
 	 * NULL where there is none; its text is gone after the call. */
@@ -116,6 +119,10 @@ int delta_open(const struct source *src, struct delta **out_delta, struct why *w
  * and may say more of (NULL: it does not). */
 int delta_open_as(const struct source *src, const char *format, const struct side *side,
 		  struct delta **out_delta, struct why *why) MUST_CHECK;
+/* The same of an object that is said to be a whole checkpoint: keys that look like another format's
+ * are only keys. */
+int delta_open_whole(const struct source *src, struct delta **out_delta,
+		     struct why *why) MUST_CHECK;
 /* The same of an object that somebody found: also formats that are no safetensors file are
  * recognised. */
 int delta_open_found(const struct source *src, struct delta **out_delta,

@@ -108,14 +108,19 @@ static bool meta_is(const struct st_header *header, const char *key, const char 
 	return have != NULL && strcmp(have, value) == 0;
 }
 
-static bool trl_probe(const struct st_header *header)
+static bool says_so(const struct st_header *header)
 {
 	if (meta_is(header, "format", "sparse_weight_patch") ||
 	    meta_is(header, "format", "anchor_checkpoint"))
 		return true;
 	/* v1.1 has no `format`. */
-	if (st_meta(header, "format") == NULL && st_meta(header, "sparse") != NULL &&
-	    st_meta(header, "num_params") != NULL)
+	return st_meta(header, "format") == NULL && st_meta(header, "sparse") != NULL &&
+	       st_meta(header, "num_params") != NULL;
+}
+
+static bool trl_probe(const struct st_header *header)
+{
+	if (says_so(header))
 		return true;
 	/* Metadata can get lost on the way; a pair says the same. */
 	for (size_t i = 0; i < header->count; i++) {
@@ -500,6 +505,7 @@ static int trl_encode(const struct delta *delta, const struct part *part, const 
 const struct format format_trl = {
 	.name = "trl",
 	.probe = trl_probe,
+	.probe_whole = says_so,
 	.open = trl_open,
 	.encode = trl_encode,
 	.op = PATCH_SET,

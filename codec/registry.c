@@ -135,13 +135,22 @@ static int finish(struct delta *delta, struct why *why)
 	return 0;
 }
 
+/* What open_header() is told instead of a name. */
+static const char whole[] = "";
+
 /* By name, or whoever recognises it. */
 static const struct format *choose(const char *name, const struct st_header *header)
 {
-	for (size_t i = 0; formats[i] != NULL; i++)
-		if (name != NULL ? strcmp(formats[i]->name, name) == 0
-				 : formats[i]->probe != NULL && formats[i]->probe(header))
-			return formats[i];
+	for (size_t i = 0; formats[i] != NULL; i++) {
+		const struct format *f = formats[i];
+		bool (*probe)(const struct st_header *) = f->probe;
+
+		if (name == whole && f->probe_whole != NULL)
+			probe = f->probe_whole;
+		if (name != NULL && name != whole ? strcmp(f->name, name) == 0
+						  : probe != NULL && probe(header))
+			return f;
+	}
 	return NULL;
 }
 
@@ -189,6 +198,11 @@ int delta_open_as(const struct source *src, const char *format, const struct sid
 	else
 		delta_free(delta);
 	return err;
+}
+
+int delta_open_whole(const struct source *src, struct delta **out_delta, struct why *why)
+{
+	return delta_open_as(src, whole, NULL, out_delta, why);
 }
 
 int delta_open_found(const struct source *src, struct delta **out_delta, struct why *why)

@@ -72,13 +72,15 @@ int opened_try(struct run *r, const struct object *object, struct why *why)
 
 /* The format that weightfs.json or a version's index says of an object; NULL: the object itself
  * does. */
-static const char *said_format(const struct run *r, const struct object *o)
+static const char *said_format(const struct named *n)
 {
-	const struct named *n = lineage_named(&r->lineage, o->key);
 	const char *said = n != NULL ? n->entry->encoding : "";
 
-	if (n != NULL && n->entry->kind != MANIFEST_ANCHOR && strcmp(said, "xor-zstd") == 0)
-		said = "hfdir-xor";
+	/* A published checkpoint is what it was, whatever its metadata and keys look like. */
+	if (strcmp(said, "xor-zstd") == 0)
+		return n->entry->kind == MANIFEST_ANCHOR ? "safetensors" : "hfdir-xor";
+	if (strcmp(said, "safetensors") == 0)
+		return said;
 	return format_named(said) != NULL ? said : NULL;
 }
 
@@ -183,7 +185,8 @@ static bool is_next_step(const struct run *r, const struct object *object)
 
 int opened_new(struct run *r, const struct object *object, struct opened **out, struct why *why)
 {
-	const char *name = said_format(r, object);
+	const struct named *n = lineage_named(&r->lineage, object->key);
+	const char *name = said_format(n);
 	struct side side = {NULL, 0, NULL};
 	struct opened *o;
 	char *text = NULL;
@@ -201,7 +204,9 @@ int opened_new(struct run *r, const struct object *object, struct opened **out, 
 		err = read_side(r, object, &side, &text, why);
 	if (err == 0)
 		err = unframe(r, o, name, why);
-	if (err == 0)
+	if (err == 0 && name == NULL && n != NULL && n->entry->kind == MANIFEST_ANCHOR)
+		err = delta_open_whole(&o->src, &o->delta, why);
+	else if (err == 0)
 		err = delta_open_as(&o->src, name, text != NULL ? &side : NULL, &o->delta, why);
 	if (err == 0 && o->fd >= 0 && o->delta->full > 0)
 		err = why_set(why, ENOTSUP,

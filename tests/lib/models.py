@@ -42,6 +42,13 @@ MINI = {
     "c.scale": ("BF16", ()),
 }
 
+# Keys of a checkpoint that sparse deltas also have.
+PAIRED = {
+    "experts.indices": ("I32", (6,)), "experts.values": ("BF16", (6,)),
+    "book.idx": ("U8", (9,)), "book.val": ("F16", (9,)),
+    "alone.indices": ("I32", (3,)), "__empty_delta__": ("I32", (1,)), "w": ("BF16", (40,)),
+}
+
 
 def f32_to_bf16(values):
     """Rounds float32 to bf16 patterns, to nearest even (no NaNs)."""

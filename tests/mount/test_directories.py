@@ -183,6 +183,18 @@ def test_no_tensor(bucket):
         assert m.version() == 1
 
 
+def test_keys_like_those_of_deltas(bucket, scratch):
+    """Where a directory is a whole checkpoint, a tensor is what it is called."""
+    states = models.states(30, 2, models.PAIRED)
+    for i, state in enumerate(states, 1):
+        checkpoint(bucket, f"step_{i}", state)
+    for base in ((), ("--base", bucket / "step_1")):
+        for i, state in enumerate(states, 1):
+            out = scratch / f"out-{len(base)}-{i}"
+            mounted.run("export", "-q", "--version", str(i), *base, "-o", out, bucket)
+            assert (out / MODEL).read_bytes() == st.dump(state, {"format": "pt"})
+
+
 def test_places_that_cannot_be_read(bucket):
     """Directories without rights, links that lead away, an index that is none: said, and what can
     be read is shown."""

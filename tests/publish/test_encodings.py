@@ -153,6 +153,21 @@ def test_xor_zstd_any_bits_and_shards(bucket, scratch):
     assert len(files) == 3
 
 
+@pytest.mark.parametrize("encoding", ["wfp1", "wfp1x", "xor-zstd"])
+@pytest.mark.parametrize("meta", [{"format": "pt"}, {"format": "weightfs-patch"},
+                                  {"format": "weightfs-packed"}, {"delta_encoding": "xor"}])
+def test_checkpoints_that_look_like_deltas(encoding, meta, bucket, scratch):
+    """A checkpoint is one, whatever its keys and its metadata remind of."""
+    states = models.states(15, 2, models.PAIRED)
+    out = publishing.Publisher(bucket, scratch / "state", ["--encoding", encoding, "--anchor"])
+    for state in states:
+        path = scratch / "model.safetensors"
+        path.write_bytes(st.dump(state, meta))
+        out.publish(path)
+        mounted.run("export", "-q", "--force", "-o", scratch / "out", bucket)
+        assert (scratch / "out" / BASE).read_bytes() == path.read_bytes()
+
+
 def test_xor_zstd_numbers(bucket, scratch):
     """A receiver steps from number to number, so a jump is a whole checkpoint."""
     states = models.states(15, 3, models.SMALL)
