@@ -18,7 +18,6 @@
 
 #include <assert.h>
 #include <ctype.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -542,15 +541,11 @@ static void sweep_memory(struct cachedir *d, bool (*keep)(const char *name, void
 
 static void sweep_disk(struct cachedir *d, bool (*keep)(const char *name, void *ctx), void *ctx)
 {
-	int fd = openat(d->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = file_opendir(d->dirfd, ".");
 	const struct dirent *de;
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
 
-	if (dir == NULL) {
-		if (fd >= 0)
-			close(fd);
+	if (dir == NULL)
 		return;
-	}
 	while ((de = readdir(dir)) != NULL) {
 		bool stay = true;
 

@@ -14,7 +14,6 @@
  */
 #include "cache/disk.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,19 +269,13 @@ static int read_dir(DIR *dir, struct disk_entry **v, size_t *count)
 
 int disk_list(struct disk *d, struct disk_entry **out, size_t *out_count)
 {
-	int fd = openat(d->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+	DIR *dir = file_opendir(d->dir_fd, ".");
 	struct disk_entry *v = NULL;
 	size_t count = 0;
-	DIR *dir;
+	int rc;
 
-	if (fd < 0)
+	if (dir == NULL)
 		return -errno;
-	dir = fdopendir(fd);
-	if (dir == NULL) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
 	rc = read_dir(dir, &v, &count);
 	closedir(dir);
 	if (rc < 0) {

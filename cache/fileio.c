@@ -103,6 +103,18 @@ int file_mkdirs(const char *path)
 	return make_dir(copy);
 }
 
+DIR *file_opendir(int dirfd, const char *name)
+{
+	int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	int err = errno;
+
+	if (dir == NULL && fd >= 0)
+		close(fd);
+	errno = err;
+	return dir;
+}
+
 /* Reads to the end into *data (grown as needed); what fstat says is only a first guess. */
 static int slurp_fd(int fd, size_t first, size_t max, char **data, size_t *out_len)
 {

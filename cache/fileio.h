@@ -4,6 +4,8 @@
 #ifndef CACHE_FILEIO_H
 #define CACHE_FILEIO_H
 
+#include <dirent.h>
+
 #include "codec/base.h"
 #include "codec/io.h"
 
@@ -12,6 +14,9 @@ int file_pread(int fd, void *dst, size_t len, uint64_t off);
 int file_pwrite(int fd, const void *src, size_t len, uint64_t off);
 /* Creates a directory and its parents (mode 0700 & ~umask for new ones); existing ones are fine. */
 int file_mkdirs(const char *path);
+/* Opens the directory that dirfd is ("." of it, with a place of its own) or has under that name (no
+ * symbolic link); the caller closes it.  NULL: errno. */
+DIR *file_opendir(int dirfd, const char *name);
 /* Reads a whole file of at most max bytes; *out is malloc'ed and NUL-terminated (not counted).
  * -EFBIG. */
 int file_slurp(int dirfd, const char *path, size_t max, char **out, size_t *out_len);

@@ -11,10 +11,10 @@
 #include "cache/pool.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "cache/lock.h"
+#include "cache/thread.h"
 
 enum { THREADS_MAX = 64, FAIR = 8 };
 
@@ -81,7 +81,6 @@ static void *work(void *arg)
 int pool_new(unsigned threads, struct pool **out)
 {
 	struct pool *p = calloc(1, sizeof(*p));
-	sigset_t all, before;
 	int err = 0;
 
 	if (p == NULL)
@@ -91,18 +90,14 @@ int pool_new(unsigned threads, struct pool **out)
 	condition_init(&p->idle);
 	for (int i = 0; i <= POOL_LATER; i++)
 		p->queue[i].tail = &p->queue[i].head;
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process: cache/mapping.c */
-	pthread_sigmask(SIG_BLOCK, &all, &before);
 	while (p->threads < MIN(threads, (unsigned)THREADS_MAX) && err == 0) {
-		err = pthread_create(&p->thread[p->threads], NULL, work, p);
+		err = thread_start(&p->thread[p->threads], NULL, work, p);
 		if (err == 0)
 			p->threads++;
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (p->threads == 0) {
 		pool_free(p);
-		return err != 0 ? -err : -EINVAL;
+		return err != 0 ? err : -EINVAL;
 	}
 	*out = p;
 	return 0;

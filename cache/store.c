@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "cache/fileio.h"
-#include "cache/lock.h"
+#include "cache/thread.h"
 #include "codec/io.h"
 
 bool identity_equal(const struct identity *a, const struct identity *b)
@@ -128,21 +128,16 @@ void store_fetch(struct fetch *f)
 }
 
 struct waiter {
-	struct lock lock;
-	struct condition cond;
-	bool done; /* guarded by lock */
-	int err;   /* guarded by lock */
+	struct event ended;
+	int err;
 };
 
 static void waiter_done(struct fetch *f, int err)
 {
 	struct waiter *w = f->ctx;
 
-	lock_take(&w->lock);
 	w->err = err;
-	w->done = true;
-	condition_broadcast(&w->cond);
-	lock_release(&w->lock);
+	event_happen(&w->ended);
 }
 
 int store_read(struct handle *h, uint64_t off, void *dst, size_t len)
@@ -158,16 +153,10 @@ int store_read(struct handle *h, uint64_t off, void *dst, size_t len)
 		.ctx = &w,
 	};
 
-	lock_init(&w.lock, LOCK_QUEUE);
-	condition_init(&w.cond);
+	event_init(&w.ended);
 	store_fetch(&f);
 	/* No deadline of our own: the store keeps its own, and until done() the buffer is its. */
-	lock_take(&w.lock);
-	while (!w.done)
-		(void)condition_wait(&w.cond, &w.lock, -1);
-	lock_release(&w.lock);
-	condition_destroy(&w.cond);
-	lock_destroy(&w.lock);
+	event_wait(&w.ended);
 	return w.err;
 }
 

@@ -16,7 +16,6 @@
  */
 #include "cache/store_dir.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -236,8 +235,7 @@ static bool remove_temps(int dirfd, const char *name)
 {
 	char prefix[NAME_MAX + 1];
 	int len = snprintf(prefix, sizeof(prefix), ".%.*s.tmp.", NAME_SHOWN, name);
-	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *dir = file_opendir(dirfd, ".");
 	struct dirent *e;
 	bool any = false;
 
@@ -246,8 +244,6 @@ static bool remove_temps(int dirfd, const char *name)
 			any |= unlinkat(dirfd, e->d_name, 0) == 0;
 	if (dir != NULL)
 		closedir(dir);
-	else if (fd >= 0)
-		close(fd);
 	return any;
 }
 

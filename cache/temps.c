@@ -12,7 +12,6 @@
  */
 #include "cache/temps.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "cache/clock.h"
+#include "cache/fileio.h"
 
 enum { AGE_S = 3600 };
 
@@ -77,15 +77,11 @@ static void sweep_one(int dirfd, const char *name)
 
 void temps_sweep(int dirfd)
 {
-	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = file_opendir(dirfd, ".");
 	const struct dirent *de;
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
 
-	if (dir == NULL) {
-		if (fd >= 0)
-			close(fd);
+	if (dir == NULL)
 		return;
-	}
 	while ((de = readdir(dir)) != NULL)
 		if (temps_named(de->d_name))
 			sweep_one(dirfd, de->d_name);

@@ -12,10 +12,9 @@
 #include "fs/check.h"
 
 #include "cache/log.h"
+#include "cache/thread.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum phase { IDLE, RUNNING, ENDED };
@@ -63,9 +62,6 @@ static void *work_main(void *arg)
 
 bool check_work_start(struct check_work *w, struct state *s, const struct checks *c)
 {
-	sigset_t all, old;
-	int err;
-
 	if (check_work_busy(w) || checks_copy(c, &w->checks) < 0)
 		return false;
 	w->state = state_ref(s);
@@ -73,12 +69,7 @@ bool check_work_start(struct check_work *w, struct state *s, const struct checks
 	w->err = 0;
 	__atomic_store_n(&w->stop, false, __ATOMIC_RELAXED);
 	__atomic_store_n(&w->phase, RUNNING, __ATOMIC_RELEASE);
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS); /* a thread's own: blocked, it could only kill */
-	pthread_sigmask(SIG_BLOCK, &all, &old);
-	err = pthread_create(&w->thread, NULL, work_main, w);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (err == 0)
+	if (thread_start(&w->thread, NULL, work_main, w) == 0)
 		return true;
 	__atomic_store_n(&w->phase, IDLE, __ATOMIC_RELEASE);
 	state_unref(w->state);

@@ -9,10 +9,8 @@
  */
 #include "fs/parallel.h"
 
+#include "cache/thread.h"
 #include "codec/base.h"
-
-#include <pthread.h>
-#include <signal.h>
 
 enum { THREADS_MAX = 256 };
 
@@ -38,16 +36,11 @@ void parallel_for(unsigned jobs, size_t count, void (*work)(void *ctx, size_t i)
 	struct loop l = {.work = work, .ctx = ctx, .count = count};
 	pthread_t threads[THREADS_MAX];
 	unsigned started = 0;
-	sigset_t all, old;
 
 	jobs = MIN(jobs, (unsigned)THREADS_MAX);
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS); /* a thread's own: blocked, it could only kill */
-	pthread_sigmask(SIG_BLOCK, &all, &old);
 	while (started + 1 < jobs && started + 1 < count &&
-	       pthread_create(&threads[started], NULL, turns, &l) == 0)
+	       thread_start(&threads[started], NULL, turns, &l) == 0)
 		started++;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	turns(&l);
 	for (unsigned i = 0; i < started; i++)
 		pthread_join(threads[i], NULL);

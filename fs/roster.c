@@ -17,12 +17,12 @@
  */
 #include "fs/roster_private.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "cache/thread.h"
 #include "fs/gate.h"
 
 /* Runs that are looked into at a time, some of which may wait for a network; and runs of which a
@@ -246,20 +246,10 @@ int roster_new(struct stack *top, struct inodes *inodes, const char *mountpoint,
 
 int roster_start(struct roster *r)
 {
-	sigset_t all, old;
-	int err;
+	int err = thread_start(&r->thread, "roster", roster_main, r);
 
-	/* Signals are for the thread that runs the session. */
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&r->thread, NULL, roster_main, r);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (err != 0)
-		return -err;
-	r->started = true;
-	pthread_setname_np(r->thread, "roster");
-	return 0;
+	r->started = err == 0;
+	return err;
 }
 
 int roster_settle(struct roster *r)

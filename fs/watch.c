@@ -22,11 +22,11 @@
 #include "cache/clock.h"
 #include "cache/lock.h"
 #include "cache/log.h"
+#include "cache/thread.h"
 #include "fs/counters.h"
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -405,7 +405,6 @@ static void *watch_main(void *arg)
 
 int watch_start(struct watch *w)
 {
-	sigset_t all, old;
 	int err;
 
 	lock_take(&w->lock);
@@ -413,18 +412,12 @@ int watch_start(struct watch *w)
 	w->stop = false;
 	lock_release(&w->lock);
 	run_stop(w->run, false);
-	/* Signals are for the thread that runs the session. */
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process: cache/mapping.c */
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&w->thread, NULL, watch_main, w);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (err != 0) {
+	err = thread_start(&w->thread, "watch", watch_main, w);
+	if (err < 0) {
 		cancel_all(w);
-		return -err;
+		return err;
 	}
 	w->started = true;
-	pthread_setname_np(w->thread, "watch");
 	return 0;
 }
 

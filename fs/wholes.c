@@ -14,7 +14,6 @@
  */
 #include "fs/wholes.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,16 +83,12 @@ static void prefix_of(const struct identity *fingerprint, uint32_t file, char ou
 static bool each_name(struct wholes *w, bool (*fn)(struct wholes *w, const char *name, void *ctx),
 		      void *ctx)
 {
-	int fd = openat(w->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *dir = file_opendir(w->dir, ".");
 	const struct dirent *de;
 	bool found = false;
 
-	if (dir == NULL) {
-		if (fd >= 0)
-			close(fd);
+	if (dir == NULL)
 		return false;
-	}
 	while (!found && (de = readdir(dir)) != NULL)
 		found = fn(w, de->d_name, ctx);
 	closedir(dir);

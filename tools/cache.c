@@ -156,22 +156,20 @@ static int look(struct place *p, struct why *why)
  * stay: a process that has one open goes on using it. */
 static uint64_t files_of(int parent_fd, const char *name, bool take)
 {
-	int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *dir = file_opendir(parent_fd, name);
 	uint64_t bytes = 0;
 	struct dirent *de;
 	struct stat st;
 
 	while (dir != NULL && (de = readdir(dir)) != NULL) {
-		if (fstatat(fd, de->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+		if (fstatat(dirfd(dir), de->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+		    !S_ISREG(st.st_mode))
 			continue;
-		if (!take || unlinkat(fd, de->d_name, 0) == 0)
+		if (!take || unlinkat(dirfd(dir), de->d_name, 0) == 0)
 			bytes += (uint64_t)st.st_blocks * 512;
 	}
 	if (dir != NULL)
 		closedir(dir);
-	else if (fd >= 0)
-		close(fd);
 	return bytes;
 }
 

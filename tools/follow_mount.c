@@ -18,7 +18,6 @@
 #include "tools/cli.h"
 #include "tools/place.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -128,17 +127,9 @@ static bool is_pinned(struct follow_mount *m, uint64_t version)
 static DIR *open_tree(struct follow_mount *m, uint64_t version)
 {
 	char name[64];
-	int fd;
-	DIR *dir;
 
 	snprintf(name, sizeof(name), "versions/%" PRIu64, version);
-	fd = openat(m->dot_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return NULL;
-	dir = fdopendir(fd);
-	if (dir == NULL)
-		close(fd);
-	return dir;
+	return file_opendir(m->dot_fd, name);
 }
 
 /* Opens one of its weight files. */

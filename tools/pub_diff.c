@@ -20,11 +20,11 @@
 #include "cache/clock.h"
 #include "cache/fileio.h"
 #include "cache/lock.h"
+#include "cache/thread.h"
 #include "codec/diff.h"
 #include "fs/kernel.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -300,28 +300,23 @@ static void *work(void *arg)
 
 static int start(struct team *t, struct worker *workers, unsigned jobs, unsigned *out_started)
 {
-	sigset_t all, old;
 	int err = 0;
 
-	/* Signals are the main thread's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &old);
 	while (*out_started < jobs && err == 0) {
 		lock_take(&t->lock);
 		t->running++;
 		lock_release(&t->lock);
-		err = pthread_create(&workers[*out_started].thread, NULL, work,
-				     &workers[*out_started]);
+		err = thread_start(&workers[*out_started].thread, NULL, work,
+				   &workers[*out_started]);
 		if (err == 0)
 			(*out_started)++;
 	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err != 0) {
 		lock_take(&t->lock);
 		t->running--;
 		lock_release(&t->lock);
 	}
-	return *out_started > 0 ? 0 : -err;
+	return *out_started > 0 ? 0 : err;
 }
 
 static void wait_for_all(struct team *t)

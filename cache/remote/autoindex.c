@@ -68,6 +68,18 @@ static int finish(const struct autoindex *x)
 	return x->count >= AUTOINDEX_MAX ? -EFBIG : -ENOMEM;
 }
 
+/* Hands out what was read, or lets go of it. */
+static int end(struct autoindex *x, int rc, struct autoindex *out)
+{
+	if (rc == 0)
+		rc = finish(x);
+	if (rc < 0)
+		autoindex_release(x);
+	else
+		*out = *x;
+	return rc;
+}
+
 static void mix(uint64_t *row, const void *bytes, size_t len)
 {
 	*row = XXH3_64bits_withSeed(bytes, len, *row + 1);
@@ -149,13 +161,7 @@ int autoindex_objects(const char *text, size_t len, struct autoindex *out, struc
 			    json_string_length(json_object_get(o, "xxh3")));
 	}
 	json_decref(root);
-	if (rc == 0)
-		rc = finish(&x);
-	if (rc < 0)
-		autoindex_release(&x);
-	else
-		*out = x;
-	return rc;
+	return end(&x, rc, out);
 }
 
 int autoindex_json(const char *text, size_t len, struct autoindex *out)
@@ -185,13 +191,7 @@ int autoindex_json(const char *text, size_t len, struct autoindex *out)
 		mix_entry(e);
 	}
 	json_decref(root);
-	if (rc == 0)
-		rc = finish(&x);
-	if (rc < 0)
-		autoindex_release(&x);
-	else
-		*out = x;
-	return rc;
+	return end(&x, rc, out);
 }
 
 /* ---- HTML ---- */
@@ -340,9 +340,5 @@ int autoindex_html(const char *text, size_t len, const char *url, struct autoind
 		buf_release(&name);
 	}
 	url_release(&dir);
-	if (rc < 0)
-		autoindex_release(&x);
-	else
-		*out = x;
-	return rc;
+	return end(&x, rc, out);
 }

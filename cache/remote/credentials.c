@@ -15,12 +15,12 @@
  */
 #include "cache/remote/credentials_private.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "cache/clock.h"
+#include "cache/thread.h"
 
 #define AHEAD_NS (300 * NSEC_PER_SEC)
 #define PAUSE_NS (10 * NSEC_PER_SEC)
@@ -243,19 +243,14 @@ void credentials_ask(struct credentials *c, struct credential_ask *ask)
 
 struct waiter {
 	struct credential_ask ask; /* first */
-	struct lock lock;
-	struct condition cond;
-	bool done; /* under lock */
+	struct event ready;
 };
 
 static void waiter_ready(struct credential_ask *ask)
 {
 	struct waiter *w = (struct waiter *)ask;
 
-	lock_take(&w->lock);
-	w->done = true;
-	condition_broadcast(&w->cond);
-	lock_release(&w->lock);
+	event_happen(&w->ready);
 }
 
 int credentials_get(struct credentials *c, uint64_t newer_than, struct credential_set **out,
@@ -263,15 +258,9 @@ int credentials_get(struct credentials *c, uint64_t newer_than, struct credentia
 {
 	struct waiter w = {.ask = {.ready = waiter_ready, .newer_than = newer_than}};
 
-	lock_init(&w.lock, LOCK_QUEUE);
-	condition_init(&w.cond);
+	event_init(&w.ready);
 	credentials_ask(c, &w.ask);
-	lock_take(&w.lock);
-	while (!w.done)
-		(void)condition_wait(&w.cond, &w.lock, -1);
-	lock_release(&w.lock);
-	condition_destroy(&w.cond);
-	lock_destroy(&w.lock);
+	event_wait(&w.ready);
 	if (w.ask.err < 0)
 		return why_set(why, -w.ask.err, "%s", w.ask.why.text);
 	*out = w.ask.set;
@@ -280,15 +269,10 @@ int credentials_get(struct credentials *c, uint64_t newer_than, struct credentia
 
 static int start(struct credentials *c)
 {
-	sigset_t all, before;
-	int err;
+	int err = thread_start(&c->thread, NULL, work, c);
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before);
-	err = pthread_create(&c->thread, NULL, work, c);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	c->joined = err != 0;
-	return -err;
+	return err;
 }
 
 int credentials_new(const struct credentials_options *options, struct http *http,

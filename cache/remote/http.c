@@ -14,17 +14,17 @@
 #include "cache/remote/http.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include "cache/clock.h"
 #include "cache/remote/http_private.h"
+#include "cache/thread.h"
 
 enum { STREAMS_PER_CONNECTION = 4 };
 
-static void submit(struct http *h, struct http_call *c, struct http_waiter *w)
+static void submit(struct http *h, struct http_call *c, struct event *w)
 {
 	struct http_transfer *t = calloc(1, sizeof(*t));
 	bool stopping;
@@ -98,20 +98,14 @@ void http_promote(struct http *h, struct http_call *c)
 
 int http_run(struct http *h, struct http_call *c)
 {
-	struct http_waiter w = {.ended = false};
+	struct event ended;
 
 	if (http_on_thread(h))
 		return c->err = why_set(&c->why, EDEADLK,
 					"a call cannot be waited for on the network thread");
-	lock_init(&w.lock, LOCK_QUEUE);
-	condition_init(&w.ended_cond);
-	submit(h, c, &w);
-	lock_take(&w.lock);
-	while (!w.ended)
-		(void)condition_wait(&w.ended_cond, &w.lock, -1);
-	lock_release(&w.lock);
-	condition_destroy(&w.ended_cond);
-	lock_destroy(&w.lock);
+	event_init(&ended);
+	submit(h, c, &ended);
+	event_wait(&ended);
 	return c->err;
 }
 
@@ -203,18 +197,11 @@ static int make_curl(struct http *h, struct why *why)
 
 static int start_thread(struct http *h, struct why *why)
 {
-	sigset_t all, old;
-	int rc;
+	int rc = thread_start(&h->thread, "wfs-http", http_loop, h);
 
-	/* Signals are for main; SIGPIPE of a TLS connection must kill nobody. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&h->thread, NULL, http_loop, h);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (rc != 0)
-		return why_set(why, rc, "the network thread cannot be started: %s",
-			       strerrordesc_np(rc));
-	pthread_setname_np(h->thread, "wfs-http");
+	if (rc < 0)
+		return why_set(why, -rc, "the network thread cannot be started: %s",
+			       strerrordesc_np(-rc));
 	h->joined = false;
 	return 0;
 }

@@ -135,6 +135,9 @@ struct http_call {
  * whatever build(), judge(), data() and body.read() returned.
  */
 
+/* The error that a store's fetch gives for it: one of those in cache/store.h. */
+int http_store_errno(int err);
+
 /* Starts the thread (after the last fork).  -ENOENT/-EACCES with a sentence: the CA file. */
 int http_new(const struct http_options *options, struct http **out, struct why *why) MUST_CHECK;
 /* Ends all calls with -ECANCELED, waits for their done(), ends the thread.  Later submissions end

@@ -118,23 +118,20 @@ static void leave_live(struct http_transfer *t)
 	lock_release(&t->http->lock);
 }
 
-void http_notify(struct http_call *c, struct http_waiter *w)
+void http_notify(struct http_call *c, struct event *w)
 {
 	if (w == NULL) {
 		c->done(c);
 		return;
 	}
-	lock_take(&w->lock);
-	w->ended = true;
-	condition_broadcast(&w->ended_cond);
-	lock_release(&w->lock);
+	event_happen(w);
 }
 
 /* Fills the results and tells the owner; t is gone afterwards. */
 void http_tell(struct http_transfer *t, int err)
 {
 	struct http_call *c = t->call;
-	struct http_waiter *w = t->waiter;
+	struct event *w = t->waiter;
 
 	c->err = err;
 	if (err != 0)

@@ -14,6 +14,7 @@
 #include <curl/curl.h>
 
 #include "cache/lock.h"
+#include "cache/thread.h"
 #include "cache/remote/http.h"
 
 enum {
@@ -38,8 +39,8 @@ struct http_list {
 struct http_transfer {
 	struct http *http;
 	struct http_call *call;
-	struct http_waiter *waiter; /* of http_run(); NULL: call->done */
-	struct http_list *list;	    /* the one it is in; NULL: none */
+	struct event *waiter;	/* of http_run(); NULL: call->done */
+	struct http_list *list; /* the one it is in; NULL: none */
 	struct http_transfer *next, **link;
 	struct http_transfer *live_next, **live_link; /* all calls; under http->lock */
 	bool cancelled;				      /* atomic; any thread sets it */
@@ -81,12 +82,6 @@ struct http_transfer {
 	char curl_text[CURL_ERROR_SIZE];
 };
 
-struct http_waiter {
-	struct lock lock;
-	struct condition ended_cond;
-	bool ended; /* under lock */
-};
-
 struct http {
 	struct lock lock; /* LOCK_QUEUE; guards the four below */
 	struct http_list inbox;
@@ -120,7 +115,7 @@ void http_end(struct http_transfer *t, int err);
 /* Fills the results of a call that is nowhere any more, and tells.  Any thread. */
 void http_tell(struct http_transfer *t, int err);
 /* done(), or the waiter of http_run(). */
-void http_notify(struct http_call *c, struct http_waiter *w);
+void http_notify(struct http_call *c, struct event *w);
 CURL *http_easy_take(struct http *h); /* NULL: out of memory */
 void http_easy_give(struct http *h, CURL *easy);
 uint32_t http_random(struct http *h);

@@ -28,6 +28,22 @@ static int status_errno(int status)
 	}
 }
 
+int http_store_errno(int err)
+{
+	switch (err) {
+	case 0:
+	case -ENOENT:
+	case -ESTALE:
+	case -EACCES:
+	case -ETIMEDOUT:
+	case -ECANCELED:
+	case -ENOMEM: return err;
+	case -ERANGE: return -ESTALE; /* it ends before the range begins */
+	case -EKEYEXPIRED: return -EACCES;
+	default: return -EIO;
+	}
+}
+
 static const char *status_text(int status)
 {
 	switch (status) {

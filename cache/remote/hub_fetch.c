@@ -189,28 +189,13 @@ static uint64_t size_of(const struct http_answer *a)
 
 static void range_go(struct range *r);
 
-/* The errors that a store has. */
-static int store_error(int err)
-{
-	switch (err) {
-	case 0:
-	case -ENOENT:
-	case -ESTALE:
-	case -EACCES:
-	case -ETIMEDOUT:
-	case -ECANCELED:
-	case -ENOMEM: return err;
-	default: return -EIO;
-	}
-}
-
 static void range_end(struct range *r, int err)
 {
 	struct fetch *f = r->fetch;
 
 	hub_call_release(&r->c);
 	free(r);
-	f->done(f, store_error(err));
+	f->done(f, http_store_errno(err));
 }
 
 /* The captured URL is no good any more: all that need it resolve anew. */

@@ -19,7 +19,6 @@
  */
 #include "cache/remote/store_hub_private.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -27,6 +26,7 @@
 
 #include "cache/clock.h"
 #include "cache/remote/sse.h"
+#include "cache/thread.h"
 
 enum { SILENCE_MS = 90000, REST_MIN_MS = 1000, REST_MAX_MS = 80000, SERVER_REST_MAX_MS = 300000 };
 
@@ -290,7 +290,6 @@ int hub_watch_fd(struct store *s)
 {
 	struct hub *hub = (struct hub *)s;
 	struct hub_feed *f = &hub->feed;
-	sigset_t all, old;
 
 	if (f->started || hub->place.kind != HUB_BUCKET || hub->offline)
 		return f->fd;
@@ -298,13 +297,8 @@ int hub_watch_fd(struct store *s)
 	if (f->fd < 0)
 		return -1;
 	set_state(hub, HUB_FEED_CONNECTING);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	f->started = pthread_create(&f->thread, NULL, feed_main, hub) == 0;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (f->started)
-		pthread_setname_np(f->thread, "wfs-feed");
-	else
+	f->started = thread_start(&f->thread, "wfs-feed", feed_main, hub) == 0;
+	if (!f->started)
 		set_state(hub, HUB_FEED_NONE); /* the probe remains */
 	return f->fd;
 }

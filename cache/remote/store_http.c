@@ -174,28 +174,13 @@ static int open_object(struct store *s, const struct object *object, struct hand
 
 /* ---- reading ---- */
 
-static int store_error(int err)
-{
-	switch (err) {
-	case 0:
-	case -ENOENT:
-	case -ESTALE:
-	case -EACCES:
-	case -ETIMEDOUT:
-	case -ECANCELED:
-	case -ENOMEM: return err;
-	case -ERANGE: return -ESTALE; /* it ends before the range begins */
-	default: return -EIO;
-	}
-}
-
 static void range_end(struct range *r, int err)
 {
 	struct fetch *f = r->fetch;
 
 	web_call_release(&r->c);
 	free(r);
-	f->done(f, store_error(err));
+	f->done(f, http_store_errno(err));
 }
 
 /* All bytes came; are they the handle's? */

@@ -17,6 +17,7 @@
 #include "cache/clock.h"
 #include "cache/remote/sigv4.h"
 #include "cache/remote/store_s3_private.h"
+#include "cache/thread.h"
 
 enum { REGIONS_MAX = 2, MOVES_MAX = 3, REPEATS_MAX = 3 };
 
@@ -310,38 +311,21 @@ void s3_call_release(struct s3_call *c)
 	c->live.call.origin = NULL;
 }
 
-struct waiter {
-	struct lock lock;
-	struct condition cond;
-	bool done; /* under lock */
-};
-
 static void wake(struct s3_call *c)
 {
-	struct waiter *w = c->ctx;
-
-	lock_take(&w->lock);
-	w->done = true;
-	condition_broadcast(&w->cond);
-	lock_release(&w->lock);
+	event_happen(c->ctx);
 }
 
 int s3_call_run(struct s3_call *c, struct why *why)
 {
-	struct waiter w = {0};
 	char shown[200], to[200];
+	struct event ended;
 
-	lock_init(&w.lock, LOCK_QUEUE);
-	condition_init(&w.cond);
+	event_init(&ended);
 	c->finish = wake;
-	c->ctx = &w;
+	c->ctx = &ended;
 	s3_call_submit(c);
-	lock_take(&w.lock);
-	while (!w.done)
-		(void)condition_wait(&w.cond, &w.lock, -1);
-	lock_release(&w.lock);
-	condition_destroy(&w.cond);
-	lock_destroy(&w.lock);
+	event_wait(&ended);
 	if (c->purpose == S3_WRITE || c->purpose == S3_DELETE)
 		s3_probe_forget(c->s3);
 	if (c->live.call.err < 0)

@@ -97,23 +97,6 @@ void s3_close(struct handle *handle)
 
 /* ---- ending ---- */
 
-/* The errors that a store may give. */
-static int store_errno(int err)
-{
-	switch (err) {
-	case 0:
-	case -ENOENT:
-	case -ESTALE:
-	case -EACCES:
-	case -ETIMEDOUT:
-	case -ECANCELED:
-	case -ENOMEM: return err;
-	case -ERANGE: return -ESTALE;
-	case -EKEYEXPIRED: return -EACCES;
-	default: return -EIO;
-	}
-}
-
 static void read_done(struct s3_read *r, int err)
 {
 	struct fetch *f = r->fetch;
@@ -124,7 +107,7 @@ static void read_done(struct s3_read *r, int err)
 	free(r->etag);
 	free(r->link);
 	free(r);
-	f->done(f, store_errno(err));
+	f->done(f, http_store_errno(err));
 }
 
 /* ---- preparing ---- */

@@ -47,6 +47,35 @@ static void test_mkdirs(void **state)
 	assert_int_equal(file_mkdirs(""), -ENOENT);
 }
 
+static void test_opendir(void **state)
+{
+	int top = open(at("."), O_RDONLY | O_DIRECTORY);
+	DIR *dir;
+
+	assert_int_equal(file_mkdirs(at("d/e")), 0);
+	assert_int_equal(symlink("d", at("link")), 0);
+	assert_int_equal(file_replace(at("file"), "x", 1), 0);
+	for (int i = 0; i < 2; i++) { /* each from the beginning */
+		unsigned n = 0;
+
+		dir = file_opendir(top, ".");
+		assert_non_null(dir);
+		while (readdir(dir) != NULL)
+			n++;
+		assert_int_equal(n, 5);
+		closedir(dir);
+	}
+	dir = file_opendir(top, "d");
+	assert_non_null(dir);
+	closedir(dir);
+	assert_null(file_opendir(top, "link"));
+	assert_null(file_opendir(top, "file"));
+	assert_int_equal(errno, ENOTDIR);
+	assert_null(file_opendir(top, "none"));
+	assert_int_equal(errno, ENOENT);
+	close(top);
+}
+
 static void test_slurp(void **state)
 {
 	char *text = NULL, big[10000];
@@ -147,8 +176,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		scratch_test(test_pread_pwrite), scratch_test(test_mkdirs),
-		scratch_test(test_slurp),	 scratch_test(test_replace),
-		cmocka_unit_test(test_paths),
+		scratch_test(test_slurp),	 scratch_test(test_opendir),
+		scratch_test(test_replace),	 cmocka_unit_test(test_paths),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
