@@ -2,10 +2,12 @@
 /*
  * The directory of the block cache: opening it, who owns it, what lies in it.
  *
- * The owner is whoever holds the flock on `lock`; the kernel gives it back at the end of the
- * process however that ends, so there is no stale lock.  The file's text (pid and mount point) is
- * for the sentence that others print and decides nothing.  It is never deleted: two processes would
- * then lock two files.
+ * The owner is whoever holds the flocks on the directory itself and on `lock`; the kernel gives
+ * them back at the end of the process however that ends, so there is no stale lock.  The file alone
+ * would not do: what clears old files away (it is never touched again) takes it from under its
+ * owner, and the next process would lock another.  The directory goes only together with all that
+ * lies in it.  Some network file systems lock files only.  The file's text (pid and mount point) is
+ * for the sentence that others print and decides nothing.
  *
  * A file system without hole punching is refused here: evicting by blocks would give nothing back.
  * The files of one object are in disk_file.c.
@@ -57,13 +59,23 @@ static void holder_text(int fd, char *dst, size_t cap)
 			 printable(shown, sizeof(shown), mount, strlen(mount)));
 }
 
+static bool take_locks(const struct disk *d)
+{
+	if (flock(d->dir_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+		return false;
+	if (flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0)
+		return true;
+	(void)flock(d->dir_fd, LOCK_UN);
+	return false;
+}
+
 bool disk_own(struct disk *d)
 {
 	char text[600];
 
 	if (disk_owned(d))
 		return true;
-	if (d->lock_fd < 0 || flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
+	if (d->lock_fd < 0 || !take_locks(d))
 		return false;
 	snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), d->holder);
 	/* Only for people: a full disk is no reason not to own it. */

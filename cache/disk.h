@@ -5,7 +5,8 @@
  *	<32 hex>.data	the object's bytes at their own offsets, sparse
  *	<32 hex>.index	a header page (magic, version, identity, size, the object's key for people),
  *			then for each piece 8 bytes: its xxh3-64, 0: the piece is not there
- *	lock		flock()ed by the one process that writes here; says who that is
+ *	lock		flock()ed, as is the directory, by the one process that writes here; says
+ *			who that is
  *
  * A piece is 128 KiB (the last one shorter); a block is 8 pieces, 1 MiB, the unit of eviction.  The
  * hash is seeded with identity and piece number, so bytes of another place or object do not pass.
@@ -15,7 +16,7 @@
  *leaves (records without data, data without records, torn ones) reads as absent or does not match,
  *and is fetched again.
  *
- * Several processes: whoever holds the flock is the *owner* and alone writes, evicts and deletes.
+ * Several processes: whoever holds the flocks is the *owner* and alone writes, evicts and deletes.
  * Others are *guests*: they read what is there, and since the owner may punch a hole at any moment,
  * they hash every piece at every read, in their own memory.  When the owner has gone a guest can
  * become it: disk_own().

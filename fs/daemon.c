@@ -10,7 +10,8 @@
  * Signals are taken by one thread with sigwait(), so that no code runs in a signal handler.  The
  * FUSE loop sleeps in a semaphore of libfuse's that only a signal interrupts, and looks at its exit
  * flag just before: the wake-up is repeated until the loop has ended, because one could fall
- * between the two.
+ * between the two.  The same thread notices when the loop ends without a signal, because somebody
+ * unmounts: libfuse waits for its workers then, and reads that wait for a network have to be told.
  *
  * Threads: the main thread, and the signal thread that lives between begin and end.
  */
@@ -27,7 +28,7 @@
 
 struct daemon_signals {
 	pthread_t thread, loop_thread;
-	void (*stop)(void *ctx, int signal);
+	struct daemon_signal_ops ops;
 	void *ctx;
 	bool ended; /* atomic */
 };
@@ -176,7 +177,7 @@ static void signal_sets(sigset_t *ending, sigset_t *all)
 
 static void *signal_thread(void *ctx)
 {
-	const struct timespec again = {.tv_nsec = 50 * 1000 * 1000};
+	const struct timespec again = {.tv_nsec = 50 * 1000 * 1000}, look = {.tv_sec = 1};
 	struct daemon_signals *s = ctx;
 	sigset_t ending, all;
 	bool stopped = false;
@@ -184,10 +185,12 @@ static void *signal_thread(void *ctx)
 
 	signal_sets(&ending, &all);
 	while (!__atomic_load_n(&s->ended, __ATOMIC_ACQUIRE)) {
-		sig = stopped ? sigtimedwait(&all, NULL, &again) : sigwaitinfo(&all, NULL);
-		if (!stopped && sigismember(&ending, sig) == 1) {
+		sig = sigtimedwait(&all, NULL, stopped ? &again : &look);
+		if (!stopped &&
+		    (sig > 0 && sigismember(&ending, sig) == 1 ? s->ops.signal(s->ctx, sig)
+							       : s->ops.over(s->ctx))) {
 			stopped = true;
-			s->stop(s->ctx, sig);
+			s->ops.stop(s->ctx);
 		}
 		if (stopped && !__atomic_load_n(&s->ended, __ATOMIC_ACQUIRE))
 			pthread_kill(s->loop_thread, SIGUSR1);
@@ -206,7 +209,7 @@ void daemon_signals_block(void)
 	sigaction(SIGPIPE, &ignore, NULL);
 }
 
-int daemon_signals_begin(void (*stop)(void *ctx, int signal), void *ctx,
+int daemon_signals_begin(const struct daemon_signal_ops *ops, void *ctx,
 			 struct daemon_signals **out)
 {
 	struct daemon_signals *s = calloc(1, sizeof(*s));
@@ -215,7 +218,7 @@ int daemon_signals_begin(void (*stop)(void *ctx, int signal), void *ctx,
 	if (!s)
 		return -ENOMEM;
 	s->loop_thread = pthread_self();
-	s->stop = stop;
+	s->ops = *ops;
 	s->ctx = ctx;
 	ret = pthread_create(&s->thread, NULL, signal_thread, s);
 	if (ret) {

@@ -27,12 +27,20 @@ void daemon_failed(struct daemon *d, const struct why *why);
 /* Signals that end the mount (TERM, INT, HUP) wait from now on.  Call before there is something to
  * take down and before threads are started: they inherit the mask. */
 void daemon_signals_block(void);
-/* Starts the thread that takes them: it calls `stop` once, then wakes the calling thread with a
+struct daemon_signal_ops {
+	/* A signal has come; false: it is dealt with, and the mount goes on. */
+	bool (*signal)(void *ctx, int signal);
+	/* Has the loop ended by itself?  Asked now and then. */
+	bool (*over)(void *ctx);
+	/* Called once: the mount ends. */
+	void (*stop)(void *ctx);
+};
+/* Starts the thread that takes them: once it has called `stop`, it wakes the calling thread with a
  * signal without effect until daemon_signals_end(). */
 struct daemon_signals; /* opaque */
-int daemon_signals_begin(void (*stop)(void *ctx, int signal), void *ctx,
+int daemon_signals_begin(const struct daemon_signal_ops *ops, void *ctx,
 			 struct daemon_signals **out) MUST_CHECK;
-/* Ends and joins the thread; a `stop` under way is waited for.  NULL is fine. */
+/* Ends and joins the thread; a call under way is waited for.  NULL is fine. */
 void daemon_signals_end(struct daemon_signals *s);
 
 #endif

@@ -366,12 +366,35 @@ static void *ready_thread(void *ctx)
 
 /* ---- the whole ---- */
 
-/* In the signal thread.  The watch stops here, too, so that commands that wait for it come back. */
-static void on_signal(void *ctx, int sig)
+/* These three in the signal thread.  SIGHUP is logrotate's word where the log is a file, else that
+ * of a terminal that is gone. */
+static bool on_signal(void *ctx, int sig)
+{
+	const struct mount *m = ctx;
+	int ret;
+
+	if (sig != SIGHUP || !m->opts->log_file) {
+		log_info("signal %d: unmounting", sig);
+		return true;
+	}
+	ret = log_open_file(m->opts->log_file);
+	if (ret < 0)
+		log_error("the log file cannot be opened again: %s", strerrordesc_np(-ret));
+	return false;
+}
+
+static bool is_over(void *ctx)
+{
+	const struct mount *m = ctx;
+
+	return fuse_session_exited(m->session) != 0;
+}
+
+/* The watch stops here, too, so that commands and reads that wait for it come back. */
+static void on_end(void *ctx)
 {
 	struct mount *m = ctx;
 
-	log_info("signal %d: unmounting", sig);
 	fuse_session_exit(m->session);
 	watch_stop(m->stack->watch);
 	roster_cancel(m->roster);
@@ -490,6 +513,7 @@ static int start_roster(struct mount *m)
 /* Starts the threads; the mount is there. */
 static int start_threads(struct mount *m, struct why *why)
 {
+	static const struct daemon_signal_ops signal_ops = {on_signal, is_over, on_end};
 	int ret;
 
 	fuse_set_log_func(fuse_log_line);
@@ -500,7 +524,7 @@ static int start_threads(struct mount *m, struct why *why)
 		ret = start_roster(m);
 	/* After the watch, which a signal stops. */
 	if (ret == 0)
-		ret = daemon_signals_begin(on_signal, m, &m->signals);
+		ret = daemon_signals_begin(&signal_ops, m, &m->signals);
 	if (ret == 0)
 		ret = -pthread_create(&m->ready_thread, NULL, ready_thread, m);
 	m->ready_started = ret == 0;

@@ -1,12 +1,13 @@
 """What hostile use has found once: each test is the smallest case of one bug."""
 
+import json
 import os
 import subprocess
 import time
 
 import pytest
 
-from lib import checks, models, oracle, reading, trl
+from lib import bigrun, checks, fake_server, models, oracle, reading, trl
 from lib.mounted import Mount, wait_until
 
 MODEL = "model.safetensors"
@@ -215,3 +216,32 @@ def test_pin_of_a_number_that_was_skipped(bucket):
         assert m.control("pin 3") == "ok: pinned 2, since nothing changed from there to 3"
         assert 2 in m.versions()
         assert m.control("unpin 2") == "ok: unpinned 2"
+
+
+# ---- ends ---------------------------------------------------------------------------------------
+
+
+def test_unmounted_while_reads_wait(bucket):
+    """A read-ahead whose reader has gone waits for the network: an unmounting does not wait with
+    it."""
+    bigrun.BigRun(bucket, 8).anchor()
+    key = "anchors/step_000001.safetensors"
+    data = (bucket / key).read_bytes()
+    index = json.dumps({"objects": [{"key": key, "size": len(data), "mtime": 1000}]}).encode()
+
+    def handle(request):
+        return fake_server.ranged(request, index if request.path == "/index.json" else data,
+                                  (("ETag", '"1"'),))
+
+    server = fake_server.FakeServer(handle, "web")
+    try:
+        with Mount(server.origin, args=["--timeout", 3600]) as m:
+            m.wait_version(1)
+            since = server.mark()
+            server.fault(f"GET /{key}", "stall", times=1000)
+            fd = os.open(m.at / MODEL, os.O_RDONLY)
+            os.posix_fadvise(fd, 4 << 20, 2 << 20, os.POSIX_FADV_WILLNEED)
+            os.close(fd)
+            wait_until(lambda: server.count(f"GET /{key}", since), "nothing was asked for")
+    finally:
+        server.stop()

@@ -285,6 +285,19 @@ def test_log_file(bucket, run, point):
     assert log.stat().st_size > 0
 
 
+def test_log_file_moved_away(bucket, run):
+    """SIGHUP: what logrotate moved away is left, and another file is begun; nothing ends."""
+    log = bucket.parent / "its.log"
+    with Mount(bucket, args=["--log-file", log]) as m:
+        m.wait_version(3)
+        for number in (1, 2):
+            log.rename(log.with_suffix(f".{number}"))
+            m.process.send_signal(signal.SIGHUP)
+            wait_until(log.exists, "no new log")
+            m.control(f"pin {number}")
+            assert f"pinned {number}" in log.read_text()
+
+
 # ---- other users --------------------------------------------------------------------------------
 
 

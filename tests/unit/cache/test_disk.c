@@ -257,6 +257,22 @@ static void test_owner_and_guest(void **state)
 	disk_close(NULL);
 }
 
+/* What clears old files away takes the lock file from under its owner. */
+static void test_lock_file_gone(void **state)
+{
+	struct disk *owner = open_disk(true), *second = NULL;
+	struct why why = {0};
+
+	assert_int_equal(unlink(at("cache/blocks/lock")), 0);
+	assert_int_equal(disk_open(at("cache"), "/mnt/b", &second, &why), 0);
+	assert_false(disk_owned(second));
+	assert_int_equal(why.err, EBUSY);
+	assert_false(disk_own(second));
+	disk_close(owner);
+	assert_true(disk_own(second));
+	disk_close(second);
+}
+
 static void test_unusable(void **state)
 {
 	struct disk *d = NULL;
@@ -276,7 +292,7 @@ int main(void)
 		scratch_test(test_store_and_drop), scratch_test(test_hash_knows_the_place),
 		scratch_test(test_damage),	   scratch_test(test_foreign_files),
 		scratch_test(test_list),	   scratch_test(test_owner_and_guest),
-		scratch_test(test_unusable),
+		scratch_test(test_lock_file_gone), scratch_test(test_unusable),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
