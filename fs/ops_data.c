@@ -151,14 +151,15 @@ static bool reply_lent(fuse_req_t req, struct front_handle *h, uint64_t at, size
 	ret = h->node ? node_lend(h->node, at, len, &l) : blob_lend(h->blob, at, len, &l);
 	if (ret < 0)
 		return false;
+	/* Before the answer: who has it finds it counted. */
 	COUNT(reads, 1);
+	COUNT(read_bytes, len);
 	ret = fuse_reply_buf(req, l.loan.bytes, len);
 	/* Now the handle may be closed and gone. */
 	if (ret == -EFAULT) {
+		COUNT(read_bytes, -(uint64_t)len);
 		COUNT(read_errors, 1);
 		log_error("reading %s: it was cut short meanwhile", l.blob->key);
-	} else {
-		COUNT(read_bytes, len);
 	}
 	blob_loan_end(&l);
 	return true;

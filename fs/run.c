@@ -204,14 +204,22 @@ static void notes_begin(struct run *r, const struct state *state)
 			 widened);
 }
 
+/* The report is there first: who sees the version finds in the status what goes with it, and not
+ * what was wrong before. */
 static int publish(struct run *r, struct generation *g)
 {
-	int err = r->config.history != NULL ? history_publish(r->config.history, g) : 0;
+	struct generation *before = r->newest;
+	int err;
 
-	if (err < 0)
-		return err;
-	generation_unref(r->newest);
 	r->newest = generation_ref(g);
+	report_publish(r);
+	err = r->config.history != NULL ? history_publish(r->config.history, g) : 0;
+	if (err < 0) {
+		generation_unref(r->newest);
+		r->newest = before;
+		return err;
+	}
+	generation_unref(before);
 	r->published++;
 	r->companions_sig = r->companions_made; /* of the tree just made */
 	companions_sweep(r, false);
