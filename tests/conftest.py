@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+# Before any library reads it.  Threads that wait for each other by turning cost minutes where there
+# are fewer processors than they think, and what they compute here takes one thread a moment.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from lib import leaks, mounted  # noqa: E402
@@ -26,7 +31,8 @@ def pytest_collection_modifyitems(items):
     """Slow variants get more time; without FUSE there is nothing to mount, which is said."""
     usable = os.access("/dev/fuse", os.R_OK | os.W_OK)
     for item in items:
-        item.add_marker(pytest.mark.timeout(170 * mounted.SLOW, method="signal"))
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(mounted.LIFETIME + 60, method="signal"))
         if not usable:
             item.add_marker(pytest.mark.skip(reason="/dev/fuse cannot be opened"))
 

@@ -5,13 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from lib import models, mounted, oracle, reading, trl
-from lib.mounted import Mount
+from lib.mounted import Mount, wait_until
 from lib.nginx import Nginx
 
 FILE = "model.safetensors"
@@ -23,6 +22,13 @@ READ_MAP = ("import mmap,os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\n"
             "m=mmap.mmap(fd,0,prot=mmap.PROT_READ)\nprint(sum(len(m[i:i+(1<<20)]) for i in "
             "range(0,len(m),1<<20)))")
 BACKWARDS = READ_MAP.replace("range(0,len(m),1<<20)", "reversed(range(0,len(m),1<<20))")
+
+
+@pytest.fixture(autouse=True)
+def caches_are_kept():
+    """What is counted here is counted alone."""
+    with reading.kept_caches():
+        yield
 
 
 @pytest.fixture(name="m")
@@ -116,9 +122,12 @@ def test_reads_that_wait_keep_nobody_else(bucket, scratch):
     run.sync(models.states(1, 1, {"big": ("BF16", (4096, 4096))})[0])
     want = oracle.Oracle(bucket).files(1)["model.safetensors"]
     with Nginx(bucket, scratch / "nginx") as web, \
-            Mount(web.url("html") + "/", poll=3600, args=["--materialize", "never"]) as m:
+            Mount(web.url("html") + "/", poll=3600, args=["--materialize", "never",
+                                                          "--timeout", "600"]) as m:
         m.wait_version(1)
         path, got = m.at / "model.safetensors", {}
+        threads = Path(f"/proc/{m.process.pid}/task")
+        before = len(os.listdir(threads))
         places = [len(want) * i // 50 for i in range(1, 49)]
         workers = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
         stopped = [web.process.pid, *map(int, workers.read_text().split())]
@@ -135,9 +144,9 @@ def test_reads_that_wait_keep_nobody_else(bucket, scratch):
             try:
                 for one in readers:
                     one.start()
-                time.sleep(0.5)
+                wait_until(lambda: len(os.listdir(threads)) > before + 16, "too few wait")
                 looker.start()
-                looker.join(10 * mounted.SLOW)
+                looker.join(mounted.WAIT)
                 assert not looker.is_alive(), "it waits as well"
                 assert any(one.is_alive() for one in readers), "nobody had to wait"
             finally:

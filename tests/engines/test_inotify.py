@@ -39,7 +39,7 @@ class Watcher:
         assert number >= 0, os.strerror(ctypes.get_errno())
         return number
 
-    def events(self, wanted, timeout=20):
+    def events(self, wanted, timeout=mounted.WAIT):
         """Collects (watch, mask, name) until all of `wanted` (watch, name) have come."""
         end, seen = time.monotonic() + timeout, []
         while not wanted <= {(number, name) for number, _, name in seen}:

@@ -2,11 +2,20 @@
 
 import os
 
+import pytest
+
 from lib import checks, models, oracle, reading, trl
 from lib.mounted import Mount, wait_until
 
 FILE = "model.safetensors"
 RECLAIMED = 16 * 4096  # pages that a machine short of memory may have taken back meanwhile
+
+
+@pytest.fixture(autouse=True)
+def caches_are_kept():
+    """What was warmed stays warm."""
+    with reading.kept_caches():
+        yield
 
 
 def serving(m):

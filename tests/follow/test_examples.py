@@ -225,7 +225,7 @@ class Host:
             echo "$VLLM_SERVER_DEV_MODE $*" >{self.argv}
             [ {program} != docker ] || exit 0
             trap 'touch {self.gone}; exit' TERM
-            sleep 100 & wait $!
+            sleep 1000 & wait $!
             """)
         self.log = open(scratch / "log", "wb")
         self.process = subprocess.Popen(

@@ -1,6 +1,7 @@
 """`weightfs follow` when things go wrong: at each step, in each way; what is left, and is it said?
 """
 
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -251,7 +252,8 @@ def test_restarted_later(rig, kind):
 
 
 def test_slow_answers_time_out(rig):
-    """A reload that takes longer than --timeout is a failure, and said to be one."""
+    """A reload that takes longer than --timeout (which is of nothing else) is a failure, and said to
+    be one."""
     vllm = rig.server(Vllm)
     gate = vllm.gate("/collective_rpc")
     line, done = once(rig, "--engine", "vllm", "--url", vllm.url, "--retries", 0, "--timeout", 1,
@@ -281,8 +283,7 @@ def test_term_while_reloading(rig):
     gate = vllm.gate("/collective_rpc")
     with Follow(rig.mount, *vllm_args(vllm)) as follow:
         assert vllm.arrived["/collective_rpc"].wait(mounted.WAIT)
-        follow.term()
-        time.sleep(0.2)
+        mounted.deliver(follow.process, signal.SIGTERM)
         gate.set()
         assert follow.wait() == 0
     assert follow.lines[0]["result"] == "ok" and follow.lines[0]["stopped"]
@@ -345,13 +346,19 @@ def test_another_run_under_the_same_number(rig, hook):
         again = trl.Run(rig.run.root, "v3", interval=4)
         for state in models.states(991, 2, models.MINI, density=0.2):
             again.sync(state)
-        wait_until(lambda: rig.mount.versions()[-1] == 2 and rig.digest(2) != old, "no new run")
+
+        def is_new():
+            with contextlib.suppress(OSError):  # while the one goes and the other comes
+                return rig.mount.versions()[-1:] == [2] and rig.digest(2) != old
+            return False
+
+        wait_until(is_new, "no new run")
         follow.process.send_signal(signal.SIGCONT)
         line = follow.update(1)
         assert (line["version"], line["result"]) == (2, "ok")
         assert hook or vllm.loaded == rig.digest(2) != old
         assert rig.pinned() == [2]
-        assert "version 2 is another run's now" in "".join(follow.errors)
+        follow.said("version 2 is another run's now")
 
 
 def is_running(pid):
@@ -366,7 +373,7 @@ def test_what_a_command_started_ends_with_it(rig):
     """Also what pays no attention to SIGTERM, when the shell itself does."""
     pid = rig.mount.work / "pid"
     deaf = f"sh -c 'trap \"\" TERM; echo $$ >{pid}; while :; do sleep 0.1; done' & wait"
-    done = mounted.run("follow", rig.mount.at, "--once", "--exec", deaf, "--timeout", 1,
+    done = mounted.run("follow", rig.mount.at, "--once", "--exec", deaf, "--timeout", 8,
                        "--retries", 0, check=False)
     assert done.returncode == 1 and "did not end in time" in done.stderr
     wait_until(lambda: not is_running(int(pid.read_text())), "it goes on")

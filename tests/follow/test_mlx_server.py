@@ -36,12 +36,13 @@ def server(scratch):
 
     def answers():
         assert process.poll() is None, (scratch / "server.log").read_text()
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+        with contextlib.suppress(OSError), urllib.request.urlopen(
+                f"{url}/health", timeout=10):
             return True
         return False
 
     try:
-        wait_until(answers, "mlx_lm.server does not answer", 100)
+        wait_until(answers, "mlx_lm.server does not answer", 5 * mounted.WAIT)
         yield url
     finally:
         process.kill()
@@ -53,10 +54,11 @@ def complete(url, path):
     body = json.dumps({"model": path, "prompt": "weights", "max_tokens": 2, "temperature": 0})
     request = urllib.request.Request(f"{url}/v1/completions", body.encode(),
                                      {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=4 * mounted.WAIT) as answer:
         return json.load(answer)
 
 
+@pytest.mark.timeout(3 * mounted.LIFETIME, method="signal")
 @pytest.mark.skipif(not importlib.util.find_spec("mlx_lm"), reason="mlx-lm is not installed")
 def test_real_server(bucket, scratch):
     """Loaded by follow, version by version; users who name the same path are served from it."""
@@ -64,7 +66,7 @@ def test_real_server(bucket, scratch):
     mounted.run("simulate", whole, "--model", "qwen3-0.6b/500", "--steps", 2, "--every", 0,
                 "--companions")
     shutil.copytree(whole, bucket, dirs_exist_ok=True, ignore=shutil.ignore_patterns("deltas"))
-    with Mount(bucket) as m, server(scratch) as url:
+    with Mount(bucket, lifetime=3 * mounted.LIFETIME) as m, server(scratch) as url:
         m.wait_version(1)
         line, _ = once(Rig(m), "--engine", "mlx", "--url", url)
         assert line["result"] == "ok" and line["replicas"][0]["verified"]

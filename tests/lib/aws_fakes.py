@@ -1,6 +1,7 @@
 """The services that give AWS credentials, on one loopback port: container, instance, STS.
 
-Each answer is a new access key that a StrictS3 is told of, good for `life` seconds.
+Each answer is a new access key that a StrictS3 is told of, good for `life` seconds; of `most` of
+them.
 """
 
 import datetime
@@ -17,7 +18,8 @@ def stamp(t):
     return datetime.datetime.fromtimestamp(t, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# So much longer the server takes a key than is promised: a busy machine is no mistake of a client.
+# So much longer the server takes what is signed with a key than is promised: between its look at the
+# clock and the signature a client may be kept waiting.
 GRACE = 2
 
 
@@ -26,7 +28,7 @@ class AwsFakes:
 
     def __init__(self, s3, life=3600, claim=None):
         self.s3, self.life, self.claim = s3, life, claim
-        self.given, self.broken, self.sessions = 0, False, set()
+        self.given, self.most, self.broken, self.sessions = 0, float("inf"), False, set()
         self.container_token, self.web_token = "CONTAINERMARKED", "WEBTOKENMARKED"
         self.asked = []
         self.server = FakeServer(self.serve, "credentials")
@@ -52,6 +54,12 @@ class AwsFakes:
         self.s3.keys[access] = key
         return access, key, stamp(time.time() + (self.claim or self.life))
 
+    def end(self):
+        """All keys that were given out so far end now, whatever was promised."""
+        for access, key in list(self.s3.keys.items()):
+            if access.startswith("ASIA"):
+                self.s3.keys[access] = key._replace(expires=0)
+
     def document(self, **extra):
         """As container and instance write it."""
         access, key, expires = self.give()
@@ -62,7 +70,7 @@ class AwsFakes:
     def serve(self, request):
         """By path."""
         self.asked.append(f"{request.method} {request.path}")
-        if self.broken:
+        if self.broken or self.given >= self.most:
             return Answer(500)
         if request.path == "/container":
             if request.headers.get("Authorization") != self.container_token:

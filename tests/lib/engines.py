@@ -87,7 +87,7 @@ class Engine:
         self.bodies.append((request.path, request.query, data))
         if request.path in self.gates:
             self.arrived[request.path].set()
-            self.gates[request.path].wait(60)
+            self.gates[request.path].wait()
         try:
             said = handler(request.query, data)
         except Refusal as refusal:

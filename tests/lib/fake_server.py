@@ -114,9 +114,11 @@ class FakeServer:
         self.closing.clear()
         self.port = self.port or free_port()
         self.server = _Listener(("127.0.0.1", self.port), _Handler)
-        self.server.fake = self
+        self.server.fake, self.server.gone = self, False
         if self.tls:
-            self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True)
+            # The handshake is made by each connection's thread: a slow client is nobody else's.
+            self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True,
+                                                      do_handshake_on_connect=False)
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self):
@@ -124,6 +126,8 @@ class FakeServer:
         self.closing.set()
         self.server.shutdown()
         self.server.server_close()
+        with self.lock:
+            self.server.gone = True
         self.drop_connections()
 
     def drop_connections(self):
@@ -188,6 +192,10 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         with self.server.fake.lock:
             self.server.fake.sockets.add(self.connection)
+            gone = self.server.gone
+        if gone:  # accepted just before the server went away, and not yet among those it cut
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
     def finish(self):
         with self.server.fake.lock:
@@ -199,7 +207,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Any method."""
         fake = self.server.fake
         length = int(self.headers.get("Content-Length") or 0)
-        request = Request(self.command, self.path, self.headers, self.rfile.read(length))
+        body = self.rfile.read(length)
+        if len(body) < length:  # who sent it has died, and half a request is none
+            self.close_connection = True
+            return
+        request = Request(self.command, self.path, self.headers, body)
         fault = fake.take_fault(request)
         if fault and fault.kind in ("status", "html"):
             body = b"<html><h1>Bad gateway</h1></html>" if fault.kind == "html" else b""
@@ -278,7 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(half)
         self.wfile.flush()
         if kind == "stall":
-            self.server.fake.closing.wait(60)
+            self.server.fake.closing.wait()
         elif kind == "reset":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                                        struct.pack("ii", 1, 0))

@@ -16,7 +16,9 @@ class Follow:
     def __init__(self, mount, *args, env=None, expect=0):
         self.expect = expect
         self.lines, self.raw = [], []
-        command = [mounted.BINARY, "follow", mount.at, "--retry-delay", "0.05", *args]
+        # Nobody is asked in between, but where a test wants that: calls can be counted.
+        command = [mounted.BINARY, "follow", mount.at, "--retry-delay", "0.05", "--check", "0",
+                   *args]
         self.process = subprocess.Popen(
             [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env={**os.environ, **(env or {})}, start_new_session=True)
@@ -65,8 +67,12 @@ class Follow:
         wait_until(lambda: len(self.lines) > number or self.process.poll() is not None,
                    lambda: f"no report {number}: {self.lines} {self.errors}")
         wait_until(lambda: len(self.lines) > number,
-                   lambda: f"follow has ended: {self.lines} {self.errors}", 5)
+                   lambda: f"follow has ended: {self.lines} {self.errors}")
         return self.lines[number]
+
+    def said(self, text):
+        """Waits until it has said that on standard error."""
+        wait_until(lambda: text in "".join(self.errors), lambda: f"{text!r}: {self.errors}")
 
     def reported(self, version, result="ok"):
         """The report of a version with this result."""

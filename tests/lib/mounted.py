@@ -27,8 +27,9 @@ SLOW = 5 if VARIANT in ("asan", "tsan") else 1
 ALONE = """
 awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | while read -r copy; do umount -c -l "$copy"; done
 """
-WAIT = 30 * SLOW
-LIFETIME = 150 * SLOW
+# Far above what anything takes, also on a machine that is slow or stands still for a while.
+WAIT = 60 if SLOW == 1 else 30 * SLOW
+LIFETIME = 400 if SLOW == 1 else 150 * SLOW
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer",
              "runtime error:")
 
@@ -53,6 +54,21 @@ def wait_until(condition, what, timeout=None):
         if time.monotonic() > end:
             raise AssertionError(what() if callable(what) else what)
         time.sleep(0.01)
+
+
+def deliver(process, number):
+    """Sends a signal and waits until it has been taken."""
+    process.send_signal(number)
+
+    def taken():
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            pending = [int(line.split()[1], 16) for line in lines
+                       if line.startswith(("SigPnd:", "ShdPnd:"))]
+            return not any(mask >> (number - 1) & 1 for mask in pending)
+        return True
+
+    wait_until(taken, f"signal {number} is not taken")
 
 
 def is_mounted(path):

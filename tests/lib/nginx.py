@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from lib import mounted
 from lib.ports import free_port
 
 PROGRAM = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -75,7 +76,8 @@ class Nginx:
         (self.work / "nginx.conf").write_text(text)
         self.process = subprocess.Popen([PROGRAM, "-c", self.work / "nginx.conf", "-e",
                                          self.work / "error.log"], stderr=subprocess.DEVNULL)
-        for _ in range(500):
+        end = time.monotonic() + mounted.WAIT
+        while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return self
             assert self.process.poll() is None, (self.work / "error.log").read_text()
@@ -85,7 +87,7 @@ class Nginx:
     def stop(self):
         """Ends it."""
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(mounted.WAIT)
 
     def __enter__(self):
         return self.start()
@@ -95,6 +97,7 @@ class Nginx:
 
     def log(self):
         """["GET /html/ 200", ...]"""
-        lines = (self.work / "access.log").read_text().splitlines()
+        text = (self.work / "access.log").read_text()
+        lines = text[:text.rfind("\n") + 1].splitlines()  # one may be half written
         return [f"{line.split(chr(34))[1].rsplit(' ', 1)[0]} {line.split(chr(34))[2].split()[0]}"
                 for line in lines]

@@ -2,7 +2,9 @@
 
 They lie below those that the kernel gives to outgoing connections, so that a port can be let go and
 taken again (a server that goes away and comes back) without somebody's connection on it meanwhile.
-Each process begins at another place and goes on from there.
+Each process begins at another place and goes on from there.  A port that was given belongs to its
+process to the end: a name in the abstract namespace, which goes when the process does, keeps tests
+that run at the same time from it, also while no server listens there yet, or none any more.
 """
 
 import itertools
@@ -33,10 +35,23 @@ def walk():
 
 
 WALK = walk()
+OURS = []  # what keeps the ports that were given
+
+
+def reserve(port):
+    """Makes a port this process's own; False: it is another's, or was given before."""
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0weightfs-test-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    OURS.append(name)
+    return True
 
 
 def free_port():
-    """One that nobody listens on just now, and that this process does not give again soon."""
+    """One that nobody listens on just now, and that no test is given again."""
     while True:
         with LOCK:
             port = next(WALK)
@@ -46,4 +61,5 @@ def free_port():
                 s.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        if reserve(port):
             return port

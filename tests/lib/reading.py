@@ -5,10 +5,15 @@ answers EIO the test gets an OSError instead of dying of SIGBUS, and no page fau
 with the interpreter locked.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import mmap
 import os
 import subprocess
+import time
+
+from lib import mounted
 
 
 def sha256(blob):
@@ -20,6 +25,19 @@ def read_file(path):
     """Plain open, read to the end, close."""
     with open(path, "rb", buffering=0) as f:
         return f.readall()
+
+
+def read_patiently(path):
+    """The same, again and again while it is an error: a mount's --timeout may be short for a machine
+    that stands still for a moment, and the next read goes on from what has come."""
+    end = time.monotonic() + mounted.WAIT
+    while True:
+        try:
+            return read_file(path)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
 
 
 def read_fd(fd):
@@ -119,7 +137,7 @@ def sha256_processes(paths):
                for path in paths}
     out = {}
     for path, process in running.items():
-        text, _ = process.communicate(timeout=60)
+        text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, path
         out[path] = text.split()[0].lstrip("\\")
     return out
@@ -135,11 +153,26 @@ def tree(top):
     return out
 
 
+DROP = "/proc/sys/vm/drop_caches"
+
+
 def drop_caches():
-    """Asks the kernel to forget clean pages, inodes and names; False where we may not."""
+    """Asks the kernel to forget clean pages, inodes and names; False where we may not.  It does so
+    for the whole machine, but not while somebody has kept_caches()."""
     try:
-        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as f:
+        with open(DROP, "w", encoding="ascii") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
             f.write("3\n")
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def kept_caches():
+    """No test that runs at the same time throws the kernel's caches away meanwhile: for those that
+    count what has to be read again."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # nobody may, then
+            fcntl.flock(stack.enter_context(open(DROP, "w", encoding="ascii")), fcntl.LOCK_SH)
+        yield

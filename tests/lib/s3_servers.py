@@ -36,10 +36,10 @@ def serving(command, port, log):
         process = subprocess.Popen([str(w) for w in command], stdout=out, stderr=out,
                                    stdin=subprocess.DEVNULL, env=driven.environment({}))
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 4 * mounted.WAIT
         while True:
             assert process.poll() is None and time.monotonic() < end, Path(log).read_text()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
                 break
             time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"

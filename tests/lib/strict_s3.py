@@ -21,7 +21,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from lib import leaks
+from lib import leaks, mounted
 from lib.fake_server import Answer, FakeServer, ranged
 
 HARMLESS = {"host", "user-agent", "accept", "accept-encoding", "range", "connection"}
@@ -30,7 +30,8 @@ AUTH = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/
 
 
 class Key(NamedTuple):
-    """What belongs to an access key."""
+    """What belongs to an access key.  What counts is when a request was signed, not when it comes to
+    be looked at: on a busy machine that may be seconds later."""
 
     secret: str
     token: str = None
@@ -85,6 +86,7 @@ class StrictS3:
         self.epoch = 0
         self.violations, self.before_get = [], None
         self.upload_parts, self.most_at_once, self.at_once = [], 0, 0
+        self.patience = mounted.WAIT  # of the first part for a second one beside it
         self.second = threading.Condition()
         self.s3 = FakeServer(self.serve, "s3")
         self.cdn = FakeServer(self.serve_cdn, "cdn")
@@ -133,12 +135,13 @@ class StrictS3:
         return time.time() + self.clock
 
     def check_time(self, stamp):
-        """Within 15 minutes."""
+        """Within 15 minutes; what it is as a number."""
         then = datetime.datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(
             tzinfo=datetime.timezone.utc).timestamp()
         if abs(then - self.now()) > 900:
             raise Refused(403, "RequestTimeTooSkewed",
                           headers=[("Date", formatdate(self.now(), usegmt=True))])
+        return then
 
     def check_region(self, region):
         """That of the bucket, or the answer that says so."""
@@ -179,7 +182,7 @@ class StrictS3:
         stamp = headers["x-amz-date"]
         if stamp[:8] != date:
             self.violation("the scope's date is not that of x-amz-date")
-        self.check_time(stamp)
+        then = self.check_time(stamp)
         again = AWSRequest(request.method, f"http://{headers['host']}{request.target}",
                            {n: headers[n] for n in names if n in headers})
         again.context["timestamp"] = stamp
@@ -187,7 +190,7 @@ class StrictS3:
         text = signer.string_to_sign(again, signer.canonical_request(again))
         if signer.signature(text, again) != signature:
             raise Refused(403, "SignatureDoesNotMatch")
-        if key.token != headers.get("x-amz-security-token") or time.time() > key.expires:
+        if key.token != headers.get("x-amz-security-token") or then > key.expires:
             raise Refused(400, "ExpiredToken")
         self.check_region(region)
 
@@ -355,7 +358,7 @@ class StrictS3:
                 self.at_once += 1
                 self.most_at_once = max(self.most_at_once, self.at_once)
                 self.second.notify_all()
-                self.second.wait_for(lambda: self.most_at_once > 1, 5)
+                self.second.wait_for(lambda: self.most_at_once > 1, self.patience)
                 self.at_once -= 1
             upload[int(request.query["partNumber"])] = request.body
             self.upload_parts.append(len(request.body))

@@ -17,13 +17,18 @@ class Terminal:
 
     def __init__(self):
         self.ours, self.theirs = os.openpty()
-        self.text = ""
+        self.got = b""
         self.thread = threading.Thread(target=self._read, daemon=True)
 
     def _read(self):
         with contextlib.suppress(OSError):  # EIO: the last of the other side is gone
             while data := os.read(self.ours, 65536):
-                self.text += data.decode()
+                self.got += data
+
+    @property
+    def text(self):
+        """What it got so far."""
+        return self.got.decode("utf-8", "replace")
 
     def start(self, *words, stdin=subprocess.DEVNULL, env=None):
         """Starts `weightfs WORDS`."""

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import time
+import threading
 
 import numpy as np
 import pytest
@@ -92,8 +92,9 @@ def test_multipart(s3, scratch):
 
 def test_network_lost_amid_parts(s3, scratch):
     """Parts fail for good: a sentence, the upload is aborted, and the same command works later."""
-    publisher = publisher_of(s3, scratch, args=["--timeout", 2])
+    publisher = publisher_of(s3, scratch)
     states = large_states(2)
+    s3.s3.patience = 0
     s3.api.fault("PUT .*partNumber=2", "status", times=1000, status=400)
     assert "anchors/step_000001" in publisher.refused(states[0])
     s3.api.faults.clear()
@@ -158,10 +159,10 @@ def test_compacted_meanwhile(s3, scratch, monkeypatch):
 def test_no_network(s3, scratch):
     """Nobody answers: an error in a sentence, and later it goes on."""
     states = models.states(45, 2, models.SMALL)
-    publisher = publisher_of(s3, scratch, args=["--timeout", 1])
+    publisher = publisher_of(s3, scratch)
     publisher.publish(states[0])
     s3.api.fault(" ", "status", times=1000, status=403)
-    assert "s3://bucket/run" in publisher.refused(states[1])
+    assert "s3://bucket/run" in publisher.refused(states[1], "--timeout", 1)
     s3.api.faults.clear()
     publisher.publish(states[1])
     publishing.check(objects_of(s3), dict(enumerate(states, 1)))
@@ -185,18 +186,24 @@ def test_servers_by_others(serving, scratch):
     publishing.check(have, dict(enumerate(states, 1)))
 
 
-def test_interrupted(s3, scratch):
+def test_interrupted(s3, scratch, monkeypatch):
     """SIGTERM amid an upload: a sentence, soon, and nothing is lost."""
     publisher = publisher_of(s3, scratch)
     states = large_states(2)
     path = publishing.write_checkpoint(scratch / "c", states[0])
-    fault = s3.api.fault("PUT .*partNumber=1", "stall", times=1)
+    put, come, go = s3.s3.serve_put, threading.Event(), threading.Event()
+
+    def held(request, key):
+        come.set()
+        go.wait(mounted.WAIT)
+        return put(request, key)
+
+    monkeypatch.setattr(s3.s3, "serve_put", held)
     process = subprocess.Popen(publisher.command(path), env=publisher.env,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    mounted.wait_until(lambda: fault.hits, "no part was sent")
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.1)
-    s3.api.drop_connections()
+    assert come.wait(mounted.WAIT), "no part was sent"
+    mounted.deliver(process, signal.SIGTERM)
+    go.set()
     _, text = process.communicate(timeout=mounted.WAIT)
     assert process.returncode == 1 and b"interrupted; nothing was published" in text, text
     for state in states:

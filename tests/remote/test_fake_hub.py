@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("huggingface_hub")
 
+from lib import mounted  # noqa: E402
 from lib.fake_hub import VALID, FakeHub, git_oid, xet_hash  # noqa: E402
 
 CLIENT = """
@@ -44,7 +45,7 @@ def client(hub, scratch):
                "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
                "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_TOKEN": token}
         done = subprocess.run([sys.executable, "-c", CLIENT + text], env=env, text=True,
-                              capture_output=True, timeout=60, check=False)
+                              capture_output=True, timeout=mounted.WAIT * 4, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
     return run
@@ -134,7 +135,7 @@ f.start()
 while not f.subscribed:
     time.sleep(0.01)
 api.batch_bucket_files('org/run', delete=['logs/a.bin'])
-done.wait(20)
+done.wait(120)
 print(json.dumps(seen))
 """)
     assert got == [["logs/a.bin", "delete"]]

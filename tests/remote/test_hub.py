@@ -3,12 +3,13 @@ does."""
 
 import os
 import re
+import time
 
 import pytest
 
 from lib import checks, leaks, models, oracle, reading, trl
 from lib.fake_hub import FakeHub
-from lib.mounted import SLOW, Mount, run, wait_until
+from lib.mounted import SLOW, WAIT, Mount, run, wait_until
 
 TOKEN = "hf_MARKED" + "x7Qz" * 6
 OTHER = "hf_MARKED" + "k3Wp" * 6
@@ -109,7 +110,7 @@ def test_feed(hub, env, local, bucket):
         assert (m.dot / "bucket" / "tokenizer.json").read_bytes() == b"{}"
         assert hub.hub.count("/tree", mark) == 0
         hub.buckets["org/run"].change([{"path": "run/nothing", "op": "add"}])
-        wait_until(lambda: hub.hub.count("/tree", mark) == 1, "no listing")
+        wait_until(lambda: hub.hub.count("/tree", mark) > 0, "no listing")
         # Neither does a refused question lose anything.
         hub.hub.fault("paths-info", "status", status=404)
         hub.put("org/run", {"run/tokenizer.json": b"{ }"})
@@ -139,8 +140,8 @@ def test_no_feed(hub, env, local, bucket, feed):
         assert hub.hub.count("/tree", mark) == 0
         follow(m, hub, local, bucket)
         if feed == "busy":
-            hub.feed = "live"
-            wait_until(lambda: "feed live" in m.status()["access"], m.status)
+            hub.feed = "live"  # the more often it was refused, the longer it waits
+            wait_until(lambda: "feed live" in m.status()["access"], m.status, 5 * WAIT)
         else:
             text = "no feed here"
             wait_until(lambda: text in m.status()["access"], m.status)
@@ -170,11 +171,11 @@ def test_quota(hub, env, local, bucket):
         m.wait_version(3)
         assert re.search(r"hub: \d+ of 1000 api calls left for \d+ s", m.status()["access"])
         assert "of 5000 resolve calls" in m.status()["access"]
-        # 300 s for what is left: at this pace almost nothing is used up.
-        mark = hub.hub.mark()
+        # 300 s for what is left, of which half is used: at this pace that is almost nothing.
+        mark, begin = hub.hub.mark(), time.monotonic()
         before = m.status()["last_scan"]
         wait_until(lambda: m.status()["last_scan"] > before + 0.3, "no scans")
-        assert hub.hub.count("/api/", mark) <= 1
+        assert hub.hub.count("/api/", mark) <= 1 + (time.monotonic() - begin) * 40 / 300
         # Asked for by a person, it is looked at all the same.
         assert local.sync(next(local.rest))
         upload(hub, "org/run", bucket)
@@ -286,8 +287,9 @@ def test_token_rotation(hub, env, local, bucket, scratch):
     upload(hub, "org/run", bucket)
     with Mount("hf://buckets/org/run/run", args=["--token-file", token]) as m:
         m.wait_version(3)
-        hub.tokens = {OTHER}
+        hub.tokens = {TOKEN, OTHER}
         leaks.put(token, OTHER)
+        hub.tokens = {OTHER}
         follow(m, hub, local, bucket)
         checks.assert_tree(m.at, oracle.Oracle(bucket).files(4))
         hub.tokens = set()
@@ -386,7 +388,8 @@ def test_network_gone(hub, env, local, bucket, scratch):
     with Mount("hf://buckets/org/run/run", poll=0.1, args=["--timeout", 4 * SLOW]) as m:
         m.wait_version(3)
         shown = want.files(3)
-        checks.assert_tree(m.tree(3), {**shown, "later.dat": b"l" * 300000})
+        checks.assert_tree(m.tree(3), {**shown, "later.dat": b"l" * 300000},
+                           read=reading.read_patiently)
         hub.hub.stop()
         hub.cdn.stop()
         wait_until(lambda: m.status()["store_error"], m.status)
@@ -398,7 +401,7 @@ def test_network_gone(hub, env, local, bucket, scratch):
         hub.hub.start()
         hub.cdn.start()
         follow(m, hub, local, bucket)
-        assert (m.dot / "bucket" / "unread.bin").read_bytes() == b"u" * 300000
+        assert reading.read_patiently(m.dot / "bucket" / "unread.bin") == b"u" * 300000
 
 
 def test_start_without_network(hub, env, local, bucket, scratch):

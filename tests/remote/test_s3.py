@@ -451,8 +451,8 @@ def test_stalled_read_goes_on_when_the_connection_drops(server):
         server.s3.fault("GET /bucket/o", "stall", times=99)
         s.send("read", handle, 0, 60000)
         mounted.wait_until(lambda: server.s3.count("GET /bucket/o"), "no read came")
-        threading.Timer(0.2, server.s3.drop_connections).start()
         server.s3.faults.clear()
+        threading.Timer(0.2, server.s3.drop_connections).start()
         assert bytes.fromhex(s.result()) == data_of("o")[:60000]
 
 
