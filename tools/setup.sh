@@ -52,19 +52,45 @@ has_header() {
     echo "#include <$1>" | "${CC:-gcc}" -E -o /dev/null -
 }
 
+# again WORDS...: the command, a few times: networks and mirrors fail for moments, and so does a
+# package manager that somebody else is using just now.
+again() {
+    local attempt
+    for attempt in 1 2 3 4; do
+        if "$@"; then
+            return 0
+        fi
+        [ "$attempt" -lt 4 ] || break
+        say "that failed; trying again in $((attempt * 5)) s: $*"
+        sleep $((attempt * 5))
+    done
+    return 1
+}
+
+apt_get() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=5 \
+        -o DPkg::Lock::Timeout=300 "$@"
+}
+
+apt_packages() {
+    apt_get -y --no-install-recommends install "$@" >/dev/null && return
+    # The lists may name what mirrors do not have any more.
+    apt_get update || true
+    return 1
+}
+
 apt_install() {
     [ $# -gt 0 ] || return 0
     command -v apt-get >/dev/null ||
         die "this machine has no apt-get; install by hand what corresponds to: $*"
     if [ -z "$apt_updated" ]; then
         say "apt-get update"
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update ||
+        again apt_get update ||
             say "apt-get update had errors; trying with the lists there are"
         apt_updated=yes
     fi
     say "apt-get install $*"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends \
-        install "$@" >/dev/null
+    again apt_packages "$@"
 }
 
 install_missing() {
@@ -151,7 +177,8 @@ find_python() {
 }
 
 pip_install() {
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@"
+    again "$venv/bin/python" -m pip install -qq --disable-pip-version-check --retries 10 \
+        --timeout 60 "$@"
 }
 
 setup_python() {

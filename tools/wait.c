@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -47,7 +48,8 @@ static const struct cli cli = {
 
 /* 1: there, *out has it; 0: timed out; -errno.  `next`: a smaller number than the one that was
  * there will do, too: a run has begun again, or was set back. */
-static int wait_for(int fd, uint64_t least, bool next, int64_t until, uint64_t *out)
+static int wait_for(int fd, uint64_t least, bool next, int64_t until, atomic_bool *out_answered,
+		    uint64_t *out)
 {
 	uint64_t before = 0;
 
@@ -57,6 +59,7 @@ static int wait_for(int fd, uint64_t least, bool next, int64_t until, uint64_t *
 
 		if (ret < 0)
 			return ret;
+		atomic_store(out_answered, true);
 		if (any && (*out >= least || (next && *out < before)))
 			return 1;
 		before = any ? *out : before;
@@ -91,35 +94,52 @@ static int parse_goal(const struct cli_line *line, uint64_t *least, int64_t *unt
 	return -1;
 }
 
+static void say_late(const char *place, uint64_t least)
+{
+	if (least > 0)
+		cli_error("%s: version %" PRIu64 " did not come in time", place, least);
+	else
+		cli_error("%s: no version came in time", place);
+}
+
+/* What the thread that ends the wait has to know. */
+struct late {
+	int64_t left;
+	const char *place;
+	uint64_t least;
+	atomic_bool answered; /* the mount has said a number, or that there is none */
+};
+
 static void *too_late(void *arg)
 {
-	const int64_t *left = arg;
-	struct timespec ts = clock_timespec(*left);
+	struct late *late = arg;
+	struct timespec ts = clock_timespec(late->left);
 
 	while (nanosleep(&ts, &ts) < 0)
 		;
 	/* From here on it is this thread that says how it ended. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-	cli_error("the mount does not answer");
+	if (atomic_load(&late->answered))
+		say_late(late->place, late->least);
+	else
+		cli_error("the mount does not answer");
 	_exit(EXIT_CODE_TIMEOUT);
 }
 
 /* A mount whose process is stopped answers no request, and whoever waits for the answer does not
  * look at the time. */
-static bool end_at(int64_t until, pthread_t *thread)
+static bool end_at(int64_t until, struct late *late, pthread_t *thread)
 {
-	static int64_t left;
-
 	if (until == INT64_MAX)
 		return false;
-	left = MAX(until - clock_mono_ns(), 0) + NSEC_PER_SEC;
+	late->left = MAX(until - clock_mono_ns(), 0) + NSEC_PER_SEC;
 	/* Without it all is as it was. */
-	return pthread_create(thread, NULL, too_late, &left) == 0;
+	return pthread_create(thread, NULL, too_late, late) == 0;
 }
 
 /* All that asks the mount something.  Returns as wait_for() does; 2 when *why says what is wrong.
  */
-static int ask(const struct cli_line *line, uint64_t least, int64_t until, uint64_t *out,
+static int ask(const struct cli_line *line, struct late *late, int64_t until, uint64_t *out,
 	       struct why *why)
 {
 	int dir, fd, ret;
@@ -132,7 +152,8 @@ static int ask(const struct cli_line *line, uint64_t least, int64_t until, uint6
 	close(dir);
 	if (fd < 0)
 		return ret;
-	ret = wait_for(fd, least, line->value[OPT_AFTER] != NULL, until, out);
+	ret = wait_for(fd, late->least, line->value[OPT_AFTER] != NULL, until, &late->answered,
+		       out);
 	close(fd);
 	return ret;
 }
@@ -140,19 +161,21 @@ static int ask(const struct cli_line *line, uint64_t least, int64_t until, uint6
 int verb_wait(int argc, char **argv)
 {
 	struct cli_line line;
+	struct late late = {.answered = false};
 	struct why why = {0};
-	uint64_t least, version;
+	uint64_t version;
 	int64_t until;
 	pthread_t watch;
 	bool watched;
 	int ret = cli_parse(&cli, argc, argv, NULL, &line);
 
 	if (ret < 0)
-		ret = parse_goal(&line, &least, &until);
+		ret = parse_goal(&line, &late.least, &until);
 	if (ret >= 0)
 		return ret;
-	watched = end_at(until, &watch);
-	ret = ask(&line, least, until, &version, &why);
+	late.place = line.args[0];
+	watched = end_at(until, &late, &watch);
+	ret = ask(&line, &late, until, &version, &why);
 	/* Whichever of the two was first has the word; the other is silent. */
 	if (watched) {
 		pthread_cancel(watch);
@@ -169,11 +192,7 @@ int verb_wait(int argc, char **argv)
 		return cli_error("%s: the mount went away while waiting: %s", line.args[0],
 				 errno_text(ret));
 	if (ret == 0) {
-		if (least > 0)
-			cli_error("%s: version %" PRIu64 " did not come in time", line.args[0],
-				  least);
-		else
-			cli_error("%s: no version came in time", line.args[0]);
+		say_late(late.place, late.least);
 		return EXIT_CODE_TIMEOUT;
 	}
 	printf("%" PRIu64 "\n", version);

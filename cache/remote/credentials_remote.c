@@ -250,6 +250,15 @@ static int none_found(struct why *why)
 		       text);
 }
 
+/* The variable that AWS's own libraries have for it, in seconds. */
+static int64_t instance_ns(void)
+{
+	const char *text = aws_env("AWS_METADATA_SERVICE_TIMEOUT");
+	unsigned long s = text != NULL ? strtoul(text, NULL, 10) : 0;
+
+	return s >= 1 && s <= 3600 ? (int64_t)s * NSEC_PER_SEC : INSTANCE_NS;
+}
+
 /* One GET below the endpoint with the session's token. */
 static int instance_get(struct credentials *c, const char *token, const char *path, struct ask *a,
 			struct why *why)
@@ -263,7 +272,7 @@ static int instance_get(struct credentials *c, const char *token, const char *pa
 	a->header = "X-aws-ec2-metadata-token";
 	a->value = token;
 	a->call.connect_ms = 1000;
-	rc = run(c, a, INSTANCE_NS, why);
+	rc = run(c, a, instance_ns(), why);
 	a->url = NULL;
 	free(url);
 	return rc;
@@ -282,7 +291,7 @@ static int instance_token(struct credentials *c, char **out, struct why *why)
 	a.value = "21600";
 	a.call.connect_ms = 1000;
 	a.call.once = true;
-	rc = run(c, &a, INSTANCE_NS, why);
+	rc = run(c, &a, instance_ns(), why);
 	if (rc == 0 && (*out = strdup(buf_str(&a.answer))) == NULL)
 		rc = why_set(why, ENOMEM, "out of memory");
 	ask_release(&a);

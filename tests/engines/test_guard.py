@@ -316,7 +316,7 @@ def test_wait(run):
             number = mounted.run("wait", m.at, "--timeout", 60, *words).stdout
             assert number == "2\n"
             assert loads.shards(m.tree(2))
-        done = mounted.run("wait", m.at, "--current", "--after", 1, "--timeout", 0.1, check=False)
+        done = mounted.run("wait", m.at, "--current", "--after", 1, "--timeout", 2, check=False)
         assert done.returncode == 3 and "version 2 did not come in time" in done.stderr
         assert mounted.run("wait", m.at, "--current").stdout == "1\n"
         m.control("release")

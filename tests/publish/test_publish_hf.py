@@ -32,7 +32,8 @@ def environment(hub, path, **extra):
     """A token, no key of S3."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_", "HUGGING"))}
     return {**env, "PATH": path, "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": VALID,
-            "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", **extra}
+            "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true",
+            "HF_HUB_DISABLE_UPDATE_CHECK": "1", **extra}
 
 
 def objects(hub):

@@ -56,7 +56,7 @@ def container(fakes, scratch=None):
 def instance(fakes):
     """Its environment."""
     return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": fakes.origin,
-            "AWS_EC2_METADATA_DISABLED": "false"}
+            "AWS_EC2_METADATA_DISABLED": "false", "AWS_METADATA_SERVICE_TIMEOUT": "60"}
 
 
 def web_identity(fakes, scratch):
