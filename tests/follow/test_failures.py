@@ -252,8 +252,8 @@ def test_restarted_later(rig, kind):
 
 
 def test_slow_answers_time_out(rig):
-    """A reload that takes longer than --timeout (which is of nothing else) is a failure, and said to
-    be one."""
+    """A reload that takes longer than --timeout (which is of nothing else) is a failure, and said
+    to be one."""
     vllm = rig.server(Vllm)
     gate = vllm.gate("/collective_rpc")
     line, done = once(rig, "--engine", "vllm", "--url", vllm.url, "--retries", 0, "--timeout", 1,

@@ -18,8 +18,8 @@ def stamp(t):
     return datetime.datetime.fromtimestamp(t, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# So much longer the server takes what is signed with a key than is promised: between its look at the
-# clock and the signature a client may be kept waiting.
+# So much longer the server takes what is signed with a key than is promised: between its look at
+# the clock and the signature a client may be kept waiting.
 GRACE = 2
 
 

@@ -28,8 +28,8 @@ def read_file(path):
 
 
 def read_patiently(path):
-    """The same, again and again while it is an error: a mount's --timeout may be short for a machine
-    that stands still for a moment, and the next read goes on from what has come."""
+    """The same, again and again while it is an error: a mount's --timeout may be short for a
+    machine that stands still for a moment, and the next read goes on from what has come."""
     end = time.monotonic() + mounted.WAIT
     while True:
         try:

@@ -30,8 +30,8 @@ AUTH = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/
 
 
 class Key(NamedTuple):
-    """What belongs to an access key.  What counts is when a request was signed, not when it comes to
-    be looked at: on a busy machine that may be seconds later."""
+    """What belongs to an access key.  What counts is when a request was signed, not when it comes
+    to be looked at: on a busy machine that may be seconds later."""
 
     secret: str
     token: str = None
