@@ -106,6 +106,16 @@ static bool add_problem(struct run_report *p, const char *key, const char *text)
 	return true;
 }
 
+/* Is it step_NUMBER-XXXXXXXX.safetensors, as a publisher names an object? */
+static bool has_tag(const char *key)
+{
+	static const char end[] = ".safetensors";
+	const char *dash = strrchr(key, '-');
+
+	return dash != NULL && strspn(dash + 1, "0123456789abcdef") == 8 &&
+	       strcmp(dash + 9, end) == 0;
+}
+
 static bool add_stray(struct run_report *p, const struct stray *s)
 {
 	struct buf text = {0};
@@ -123,7 +133,11 @@ static bool add_stray(struct run_report *p, const struct stray *s)
 	} else if (s->kind == STRAY_NAME && s->object->err != 0) {
 		listed_error(s->object, &why);
 		buf_addstr(&text, why.text);
-	} else if (s->kind == STRAY_NAME)
+	} else if (s->kind == STRAY_NAME && has_tag(key))
+		buf_addstr(&text,
+			   "is of a run that weightfs publishes, and there is no " MANIFEST_KEY
+			   " yet, or none any more; it is ignored");
+	else if (s->kind == STRAY_NAME)
 		buf_addstr(&text, "is not named step_NUMBER.safetensors (with a number below "
 				  "2^63); it is ignored");
 	else

@@ -9,6 +9,10 @@
  * objects (grail's file_manifest).  Problems go to standard
  * output, one line each; the summary goes to standard error.
  *
+ * A run that is in use changes meanwhile.  So what cannot be read is looked for again: an object
+ * that was replaced or deleted since the listing, and a version that was pruned, are no problem,
+ * unless the run as it is at the end says so.
+ *
  * One thread.
  */
 #include "cache/clock.h"
@@ -27,6 +31,9 @@
 #include <stdlib.h>
 
 enum { PIECE = 4 << 20 };
+
+#define LOOK_NS (2 * NSEC_PER_SEC) /* so often the run is looked at again, at most */
+
 enum { OPT_JSON, OPT_QUIET };
 
 static const struct cli_opt own[] = {
@@ -66,7 +73,65 @@ struct verify {
 	uint64_t summed; /* one above the last version whose checksums were compared; 0: none */
 	uint64_t hashed; /* the last version whose state was compared */
 	uint64_t last;	 /* the last version looked at */
+	/* The run as it was when something could last not be read. */
+	struct run_report *now;
+	struct listing_ref *there;
+	int64_t looked_ns;
+	bool moved; /* something has changed since the first look */
 };
+
+static void forget_look(struct verify *v)
+{
+	run_report_unref(v->now);
+	listing_unref(v->there);
+	v->now = NULL;
+	v->there = NULL;
+}
+
+static bool look_again(struct verify *v)
+{
+	const int64_t ns = clock_mono_ns();
+
+	if (v->now != NULL && v->there != NULL && ns - v->looked_ns < LOOK_NS)
+		return true;
+	forget_look(v);
+	if (run_scan(v->stack->run, NULL) < 0)
+		return false;
+	v->now = run_report(v->stack->run);
+	v->there = run_listing(v->stack->run);
+	v->looked_ns = clock_mono_ns();
+	return v->now != NULL && v->there != NULL;
+}
+
+/* Is the object that could not be read another one by now, or none? */
+static bool object_moved(struct verify *v, const struct object *o)
+{
+	const struct object *now;
+
+	if (!look_again(v))
+		return false;
+	now = listing_find(&v->there->listing, o->key);
+	if (now != NULL && identity_equal(&now->id, &o->id))
+		return false;
+	v->moved = true;
+	return true;
+}
+
+/* Is a version that could not be read no longer one of the run? */
+static bool version_moved(struct verify *v, const struct version_info *was)
+{
+	if (!look_again(v))
+		return false;
+	for (size_t i = 0; i < v->now->version_count; i++) {
+		const struct version_info *info = &v->now->versions[i];
+
+		if (info->number == was->number && info->state != VERSION_SUPERSEDED &&
+		    strcmp(info->key, was->key) == 0)
+			return false;
+	}
+	v->moved = true;
+	return true;
+}
 
 static void problem(struct verify *v, const char *object, const char *text)
 {
@@ -136,9 +201,9 @@ static void read_object(struct verify *v, const struct object *o)
 		if (!v->quiet)
 			progress_add(&v->progress, len);
 	}
-	if (ret < 0)
+	if (ret < 0 && !object_moved(v, o))
 		problem(v, shown, why.text);
-	else if (sum != NULL)
+	else if (ret == 0 && sum != NULL)
 		check_object(v, shown, sum, kind, want);
 	checksum_free(sum);
 	blob_unref(blob);
@@ -162,6 +227,13 @@ static void have_read(struct verify *v, uint64_t bytes)
 {
 	if (!v->quiet)
 		progress_add(&v->reading, bytes);
+}
+
+static void not_read(struct verify *v, const struct version_info *info, int ret, struct buf *out)
+{
+	if (!version_moved(v, info))
+		buf_addf(out, "version %" PRIu64 " cannot be read: %s", info->number,
+			 errno_text(ret));
 }
 
 /* SHA-256 over the bytes of all tensors in the order of their names. */
@@ -225,8 +297,7 @@ static void check_hash(struct verify *v, const struct version_info *info, const 
 	ret = hash_state(v, s, have);
 	progress_clear(&v->reading);
 	if (ret < 0)
-		buf_addf(&text, "version %" PRIu64 " cannot be read: %s", info->number,
-			 errno_text(ret));
+		not_read(v, info, ret, &text);
 	else if (strcmp(want, have) != 0)
 		buf_addf(&text,
 			 "version %" PRIu64 " has the hash %s, and its object says %.64s: one of "
@@ -316,8 +387,7 @@ static void check_state(struct verify *v, const struct version_info *info, const
 	if (ret == 0)
 		ret = state_hash_end(h, hash);
 	if (ret < 0) {
-		buf_addf(&text, "version %" PRIu64 " cannot be read: %s", info->number,
-			 errno_text(ret));
+		not_read(v, info, ret, &text);
 	} else if (memcmp(hash, info->state_hash, sizeof(hash)) == 0) {
 		v->hashes++;
 	} else {
@@ -343,7 +413,7 @@ static void check_sums(struct verify *v, const struct version_info *info, const 
 	if (v->summed == info->number + 1) /* an anchor beside a delta */
 		return;
 	v->summed = info->number + 1;
-	if (run_check(v->stack->run, s, true, NULL, &sums, &why) < 0)
+	if (run_check(v->stack->run, s, true, NULL, &sums, &why) < 0 && !version_moved(v, info))
 		problem(v, info->key, why.text);
 	v->unknown += sums.unknown;
 	if (why.err == 0 && sums.right > 0 && sums.unknown == 0 && v->hashed != info->number)
@@ -363,7 +433,10 @@ static void check_version(struct verify *v, const struct version_info *info)
 		return;
 	}
 	if (run_walk(v->stack->run, info->number, &state, &why) < 0) {
-		problem(v, info->key, why.text);
+		if (version_moved(v, info))
+			v->versions -= !again;
+		else
+			problem(v, info->key, why.text);
 		return;
 	}
 	v->whole += !again;
@@ -380,6 +453,14 @@ static uint64_t listing_bytes(const struct listing *l)
 	for (size_t i = 0; i < l->count; i++)
 		sum += l->v[i].err == 0 ? l->v[i].size : 0;
 	return sum;
+}
+
+/* What is wrong with the run as it is by now. */
+static void check_now(struct verify *v)
+{
+	forget_look(v);
+	for (size_t i = 0; look_again(v) && i < v->now->problem_count; i++)
+		problem(v, v->now->problems[i].object, v->now->problems[i].text);
 }
 
 static int check_run(struct verify *v, struct why *why)
@@ -405,6 +486,8 @@ static int check_run(struct verify *v, struct why *why)
 			check_version(v, &report->versions[i]);
 	if (ret == 0 && report->version_count == 0)
 		problem(v, "", "there is no anchor and no delta in it");
+	if (ret == 0 && v->moved)
+		check_now(v);
 	run_report_unref(report);
 	listing_unref(l);
 	return ret;
@@ -462,6 +545,7 @@ static int run_verify(struct opts *o, const struct cli_line *line)
 		if (json_array_size(v.problems) > 0)
 			ret = EXIT_CODE_FAILURE;
 	}
+	forget_look(&v);
 	stack_free(v.stack);
 	json_decref(v.problems);
 	free(v.piece);

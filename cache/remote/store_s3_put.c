@@ -6,7 +6,8 @@
  * reads files, and what is sent is what was signed.  Parts go in parallel, within a bound of
  * memory. An upload that does not come to its end is aborted, so that nothing is left to pay for.
  *
- * Conditions: If-None-Match: * and If-Match, on the PUT or on the completion.  When an answer was
+ * Conditions: If-None-Match: * and If-Match, on the PUT or on the completion, after a look at the
+ * object for the sake of servers that ignore them.  When an answer was
  * lost and the repeated request meets a condition that our own first one has made false, a look at
  * the object says whether it is what was just written.  Completion may answer 200 and an error; it
  * is repeated then.
@@ -431,33 +432,28 @@ static int put_multipart(const struct put *p, struct why *why)
 
 /* ---- doors ---- */
 
-/* The ETag that stands for an identity: as listed, or as the object has it now. */
-static int etag_of(struct s3_store *s, const char *key, const struct identity *id, char **out,
-		   struct why *why)
+/*
+ * A condition is looked at before it is sent, since there are servers that take no notice of it:
+ * so two writers have to meet within two requests, and not within what each did since it read.
+ * *out is the ETag to send for the identity.
+ */
+static int check_first(struct s3_store *s, const char *key, const struct put_condition *condition,
+		       char **out, struct why *why)
 {
-	const struct s3_etag *e;
 	struct identity now;
 	char shown[300];
 	uint64_t size;
-	int rc;
+	int rc = s3_head(s, key, out, &size, &now, condition->absent ? NULL : why);
 
-	lock_take(&s->lock);
-	e = table_get(s->etags, load_le64(id->bytes));
-	*out = e != NULL && identity_equal(&e->id, id) ? strdup(e->text) : NULL;
-	lock_release(&s->lock);
-	if (*out != NULL)
-		return 0;
-	rc = s3_head(s, key, out, &size, &now, why);
-	if (rc == -ENOENT || (rc == 0 && !identity_equal(&now, id))) {
-		if (rc == 0)
-			free(*out);
-		*out = NULL;
-		return why_set(why, ESTALE, "%s: has been replaced since it was listed",
-			       s3_show(s, key, shown, sizeof(shown)));
-	}
+	s3_show(s, key, shown, sizeof(shown));
+	if (condition->absent)
+		return rc == 0 ? why_set(why, EEXIST, "%s: exists already", shown) : 0;
+	if (rc == -ENOENT)
+		return why_set(why, ESTALE, "%s: has been deleted since it was listed", shown);
+	if (rc == 0 && !identity_equal(&now, condition->replace))
+		return why_set(why, ESTALE, "%s: has been replaced since it was listed", shown);
 	if (rc == 0 && *out == NULL)
-		return why_set(why, ENOTSUP, "%s: the server gives no ETag to compare with",
-			       s3_show(s, key, shown, sizeof(shown)));
+		return why_set(why, ENOTSUP, "%s: the server gives no ETag to compare with", shown);
 	return rc;
 }
 
@@ -475,14 +471,14 @@ int s3_put_if(struct store *store, const char *key, const struct source *src,
 	if (src->size > OBJECT_MAX)
 		rc = why_set(why, EFBIG, "%s: objects beyond 5 TiB cannot be written",
 			     s3_show(s, full, shown, sizeof(shown)));
-	if (rc == 0 && condition != NULL && condition->replace != NULL)
-		rc = etag_of(s, full, condition->replace, &etag, why);
-	p.if_match = etag;
+	if (rc == 0 && condition != NULL && (condition->absent || condition->replace != NULL))
+		rc = check_first(s, full, condition, &etag, why);
 	p.if_none_match = condition != NULL && condition->absent ? "*" : NULL;
+	p.if_match = p.if_none_match == NULL ? etag : NULL;
 	if (rc == 0)
 		rc = src->size <= SINGLE_MAX ? put_single(&p, why) : put_multipart(&p, why);
 	/* If-Match of what is not there. */
-	if (rc == -ENOENT && etag != NULL)
+	if (rc == -ENOENT && p.if_match != NULL)
 		rc = why_set(why, ESTALE, "%s: has been deleted since it was listed",
 			     s3_show(s, full, shown, sizeof(shown)));
 	free(etag);

@@ -80,7 +80,7 @@ class StrictS3:
         self.clock = 0                # seconds that the server is ahead
         self.page, self.encode, self.tokens = 1000, True, True
         self.quoted, self.honour_if_match, self.etags = True, True, True
-        self.conditional_delete = True
+        self.conditional_delete, self.conditional_put = True, True
         self.slow, self.complete_errors, self.moves = 0, 0, 0
         self.payer = False
         self.epoch = 0
@@ -338,6 +338,8 @@ class StrictS3:
 
     def check_condition(self, request, key):
         """If-None-Match: * and If-Match."""
+        if not self.conditional_put:
+            return
         with self.lock:
             one = self.objects.get(key)
         if request.headers.get("If-None-Match") == "*" and one:

@@ -227,6 +227,35 @@ def test_upkeep_meanwhile(bucket, scratch):
     publishing.check(bucket, dict(enumerate(states, 1)))
 
 
+def test_verified_meanwhile(bucket, scratch):
+    """What is replaced and pruned while a run is verified is no problem of it."""
+    publisher = publishing.Publisher(bucket, scratch / "state", ["--anchor-every", "2"])
+    states = models.states(70, 12, models.TINY)
+    publisher.publish(states[0])
+    failed = []
+
+    def verify():
+        while not done.is_set():
+            failed.extend(mounted.run("verify", "-q", bucket, check=False).stdout.splitlines())
+
+    done, threads = threading.Event(), [threading.Thread(target=verify) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i, state in enumerate(states[1:]):
+            path = publishing.write_checkpoint(scratch / f"c{i}", state)
+            (path / "config.json").write_text(f"{i}")
+            publisher.publish(path)
+            mounted.run("prune", "-q", bucket)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    (bucket / publishing.pointer(bucket)["steps"][-1]["objects"][0]["key"]).unlink()
+    assert "is not there" in mounted.run("verify", "-q", bucket, check=False).stdout
+
+
 # ---- no room ------------------------------------------------------------------------------------
 
 @pytest.fixture

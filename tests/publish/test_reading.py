@@ -223,6 +223,11 @@ def test_copied_without_pointer(bucket):
             run.patch(3, 4, base_state="0" * 32))
         assert "made for another version 3" in mount.wait_problem("")
         assert mount.version() == 3
+    tagged = bucket.parent / "tagged" / "anchors"
+    tagged.mkdir(parents=True)
+    shutil.copy(run.path(1, "anchor"), tagged / "step_000001-0123abcd.safetensors")
+    said = mounted.run("log", tagged.parent)
+    assert "there is no weightfs.json yet, or none any more" in said.stderr
 
 
 def test_with_base(bucket, scratch):

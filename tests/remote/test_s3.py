@@ -366,8 +366,10 @@ def test_answers_that_are_not_s3(server):
 
 # ---- writing ----
 
-def test_put(server, scratch):
-    """Small, empty, and under conditions."""
+@pytest.mark.parametrize("honoured", [True, False])
+def test_put(server, scratch, honoured):
+    """Small, empty, and under conditions, also where the server takes no notice of them."""
+    server.conditional_put = honoured
     small, other = scratch / "small", scratch / "other"
     small.write_bytes(b"s" * 1000)
     other.write_bytes(b"o" * 10)
