@@ -3,14 +3,18 @@
 They lie below those that the kernel gives to outgoing connections, so that a port can be let go and
 taken again (a server that goes away and comes back) without somebody's connection on it meanwhile.
 Each process begins at another place and goes on from there.  A port that was given belongs to its
-process to the end: a name in the abstract namespace, which goes when the process does, keeps tests
-that run at the same time from it, also while no server listens there yet, or none any more.
+process to the end: a lock on a byte of a file that all processes of tests share, which goes when
+the process does, keeps the others from it, also while no server listens there yet, or none any
+more.
 """
 
+import contextlib
+import fcntl
 import itertools
 import os
 import random
 import socket
+import tempfile
 import threading
 
 FIRST, END = 10000, 32000
@@ -35,18 +39,30 @@ def walk():
 
 
 WALK = walk()
-OURS = []  # what keeps the ports that were given
+
+
+def ledger():
+    """The file, opened for good; None where another user's is in the way."""
+    path = os.path.join(tempfile.gettempdir(), "weightfs-test-ports")
+    for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT):
+        with contextlib.suppress(OSError):
+            fd = os.open(path, flags, 0o666)
+            with contextlib.suppress(OSError):
+                os.fchmod(fd, 0o666)
+            return fd
+    return None
+
+
+LEDGER = ledger()
 
 
 def reserve(port):
-    """Makes a port this process's own; False: it is another's, or was given before."""
-    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    """Makes a port this process's own; False: it is another's."""
     try:
-        name.bind(f"\0weightfs-test-port-{port}")
+        if LEDGER is not None:
+            fcntl.lockf(LEDGER, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
-        name.close()
         return False
-    OURS.append(name)
     return True
 
 
