@@ -60,6 +60,8 @@ def s3(scratch):
     """S3."""
     with S3Place() as place:
         def objects():
+            # What a publisher that was killed had sent may still be on its way in.
+            mounted.wait_until(lambda: not place.api.sockets, "somebody is still connected")
             with place.s3.lock:
                 return {k.removeprefix("run/"): o.data for k, o in place.s3.objects.items()}
         yield place.url, place.args, driven.environment(place.env), objects
