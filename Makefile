@@ -28,8 +28,9 @@ SANITIZED ?= tests/mount tests/engines/test_guard.py tests/engines/test_material
 	--ignore=tests/mount/test_huge.py
 # Arguments for pytest, e.g. `make pytest PYTEST_ARGS='-k pread -x'`.
 PYTEST_ARGS ?=
-# Tests at once in `make test`: most of a test is waiting, so more than there are processors.
-PYTEST_JOBS ?= $(shell expr $(JOBS) + 1)
+# Tests at once in `make test`: most of a test is waiting, so more than there are processors; but
+# each may take a gigabyte.
+PYTEST_JOBS ?= $(shell [ $(JOBS) -lt 12 ] && expr $(JOBS) + 1 || echo 12)
 PARALLEL = -n $(PYTEST_JOBS) --dist loadgroup
 
 # A list of targets in a make of its own: what setup installed is seen then, and -j is ours

@@ -489,10 +489,10 @@ def test_lost_page(hub, env, local, bucket):
     upload(hub, "org/run", bucket)
     with Mount("hf://buckets/org/run/run") as m:
         m.wait_version(3)
-        fault = hub.hub.fault("cursor=", "status", times=3, status=418)
+        fault = hub.hub.fault("cursor=", "status", times=1 << 30, status=418)
         assert local.sync(next(local.rest))
         upload(hub, "org/run", bucket)
-        wait_until(lambda: fault.hits, "no listing")
+        wait_until(lambda: fault.hits >= 3, "no listing")
         assert m.version() == 3
+        hub.hub.faults.clear()
         m.wait_version(4)
-        assert fault.hits == 3
