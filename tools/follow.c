@@ -293,7 +293,7 @@ static int learn(struct follow *f, const char *start, struct why *why)
 		struct follow_replica *r = &f->replicas[i];
 		struct why lost = {0};
 
-		if (start != NULL && !r->touched && !r->has_whole) {
+		if (start != NULL && !r->touched && !r->has_whole && !r->is_paused) {
 			r->touched = r->has_whole = r->has_path = true;
 			r->state = PLAN_NEW;
 			r->target = r->whole = r->path = version;

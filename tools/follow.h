@@ -39,7 +39,7 @@ struct follow_replica {
 	uint64_t path;	/* the version whose directory it was last told to load */
 	bool fresh;	/* see struct engine_ask */
 	bool speaks;	/* it can say which version it has */
-	bool is_paused; /* by us */
+	bool is_paused; /* by us, or found so */
 	bool dirty;	/* see struct plan_facts */
 	uint64_t failures;
 

@@ -106,13 +106,15 @@ int follow_ask(struct follow *f, struct why *why)
 	for (size_t i = 0; i < f->count; i++) {
 		struct follow_replica *r = &f->replicas[i];
 
+		/* Found paused, perhaps by a follow that was killed half way: whole anew, and not
+		 * resumed with what it has. */
+		r->is_paused = r->dirty = r->seen.paused == 1;
 		/* One that cannot say gets the newest version, as one that is not there yet. */
 		if (!r->seen.any)
 			continue;
 		r->has_whole = r->has_path = r->speaks = true;
 		r->whole = r->path = r->target = r->seen.version;
-		/* Found paused, perhaps by a follow that was killed half way: whole anew. */
-		if (r->seen.paused == 1)
+		if (r->is_paused)
 			continue;
 		r->touched = true;
 		r->state = r->seen.paused == 0 ? PLAN_NEW : PLAN_NEW_PAUSED;

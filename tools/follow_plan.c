@@ -14,6 +14,8 @@
  * - A replica that is gone in between comes back unpaused, with what it starts with: it begins
  *   again with the pause.  One that then cannot be paused is said to serve mixed weights, which is
  *   the worst that it may be doing.
+ * - One that was left with mixed weights, or found paused, begins like that: when the next version
+ *   does not get as far as a reload, it stays as it is.
  * - Traffic is let in after a verified reload, or with untouched weights, or because the policy
  *   says so; the end state then has a name of its own.
  *
@@ -108,7 +110,7 @@ static enum plan_state give_up(enum plan_state state, const struct plan_facts *f
 {
 	enum plan_state next = settle(GIVE_UP, facts);
 
-	if (state == PLAN_PAUSE && next != PLAN_BACK)
+	if (state == PLAN_PAUSE && !facts->paused && next != PLAN_BACK)
 		return PLAN_MIXED_SERVING;
 	return next;
 }

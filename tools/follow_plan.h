@@ -47,7 +47,9 @@ struct plan_facts {
 	enum plan_policy policy;
 	bool can_pause;	   /* the engine has a way to hold traffic */
 	bool has_previous; /* there is a version to go back to */
-	bool dirty;	   /* a reload was begun: the weights may not be the old ones */
+	bool dirty;	   /* a reload was begun, now or in an update before, and none has succeeded
+			      since: the weights may be of no one version */
+	bool paused;	   /* it was paused already before this step */
 	bool may_retry;	   /* this state has attempts left */
 	bool stopping;	   /* told to end: nothing new is begun */
 };

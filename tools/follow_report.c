@@ -66,7 +66,8 @@ static json_t *stamp(int64_t real_ns)
 
 static bool has_version(const struct follow_replica *r)
 {
-	return r->has_whole && r->state != PLAN_MIXED_PAUSED && r->state != PLAN_MIXED_SERVING;
+	return r->has_whole && !r->dirty && r->state != PLAN_MIXED_PAUSED &&
+	       r->state != PLAN_MIXED_SERVING;
 }
 
 static json_t *replica_json(const struct follow_replica *r)

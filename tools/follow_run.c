@@ -76,6 +76,7 @@ static struct plan_facts facts_of(const struct follow *f, const struct follow_re
 		.can_pause = f->set.engine->pause_modes != NULL,
 		.has_previous = r->has_whole && r->whole != r->target,
 		.dirty = r->dirty,
+		.paused = r->is_paused,
 		.may_retry = !plan_is_end(r->state) && r->tries[r->state] <= f->set.retries,
 		.stopping = f->stop > 0,
 	};
@@ -118,7 +119,7 @@ static void note_end(const struct run *run, struct follow_replica *r)
 	case PLAN_NEW_PAUSED:
 		r->has_whole = true;
 		r->whole = run->version;
-		r->fresh = false;
+		r->fresh = r->dirty = false;
 		break;
 	default: r->fresh = true; break;
 	}
@@ -155,8 +156,7 @@ static void step_ended(const struct run *run, struct follow_replica *r, enum pla
 		r->is_paused = true;
 		r->pause_began = now;
 	}
-	if ((step_of(was) == ENGINE_RESUME && outcome == PLAN_OK) ||
-	    (outcome == PLAN_DOWN && was != PLAN_PAUSE)) {
+	if ((step_of(was) == ENGINE_RESUME && outcome == PLAN_OK) || outcome == PLAN_DOWN) {
 		if (r->is_paused)
 			r->paused_ns += now - r->pause_began;
 		r->is_paused = false;
@@ -367,7 +367,7 @@ static void begin_replica(struct follow_replica *r, enum plan_state state)
 	r->not_before = 0;
 	r->paused_ns = 0;
 	r->pause_began = clock_mono_ns();
-	r->verified = r->dirty = false;
+	r->verified = false;
 	r->why = (struct why){0};
 }
 

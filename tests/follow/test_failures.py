@@ -101,6 +101,45 @@ def test_sglang_rolls_back_to_the_new_path(rig):
         assert line["result"] == "ok" and not sglang.paused and sglang.loaded == rig.digest(3)
 
 
+@pytest.mark.parametrize("kind", ["reset", "status", "stop"])
+def test_mixed_weights_stay_paused(kind, rig):
+    """The next version does not get as far as its reload: nothing has made the weights whole
+    meanwhile, so nothing lets traffic in."""
+    vllm = rig.server(Vllm)
+    with Follow(rig.mount, *vllm_args(vllm), expect=kind == "stop") as follow:
+        follow.update(0)
+        vllm.broken = 2
+        rig.publish()
+        assert only(follow.update(1))["state"] == "paused-mixed"
+        if kind == "stop":
+            vllm.gate("/pause")
+            rig.publish()
+            assert vllm.arrived["/pause"].wait(mounted.WAIT)
+            follow.term()
+            follow.wait()
+        else:
+            vllm.server.fault("POST /pause", kind)
+            rig.publish()
+        replica = only(follow.update(2))
+        assert (replica["state"], replica["version"], vllm.paused) == ("paused-mixed", None, True)
+        assert "/resume" not in vllm.calls[vllm.calls.index("/resume") + 1:]
+        if kind != "stop":
+            rig.publish()
+            assert only(follow.update(3))["state"] == "serving" and not vllm.paused
+
+
+def test_found_paused_is_not_resumed(rig):
+    """A server that is paused when follow begins may have half of a version: what cannot be paused
+    and loaded anew stays as it is."""
+    vllm = rig.server(Vllm)
+    vllm.paused = True
+    vllm.server.fault("POST /pause", "status", times=99, status=500)
+    for args in ((), ("--start-version", 1)):
+        line, done = once(rig, *vllm_args(vllm), *args, check=False)
+        assert done.returncode == 1 and vllm.paused and "/resume" not in vllm.calls
+        assert (only(line)["state"], only(line)["version"]) == ("paused-mixed", None)
+
+
 def test_refused_after_a_failure_is_not_untouched(rig):
     """A clear no to a second attempt does not mean that the first one did nothing."""
     vllm = rig.server(Vllm)

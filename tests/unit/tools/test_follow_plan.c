@@ -130,6 +130,11 @@ static void test_special_cases(void **state)
 	assert_int_equal(plan_next(PAUSE, PLAN_LOST, &facts), BACK);
 	assert_int_equal(plan_next(RELOAD, PLAN_REFUSED, &facts), BACK);
 	assert_int_equal(plan_stop(RESUME, &facts), RESUME);
+	/* Left paused with mixed weights by the update before: it stays that. */
+	facts = (struct plan_facts){.can_pause = true, .dirty = true, .paused = true};
+	for (int o = PLAN_REFUSED; o <= PLAN_LOST; o++)
+		assert_int_equal(plan_next(PAUSE, (enum plan_outcome)o, &facts), PLAN_MIXED_PAUSED);
+	assert_int_equal(plan_stop(PAUSE, &facts), PLAN_MIXED_PAUSED);
 }
 
 static void test_begin(void **state)
@@ -155,7 +160,7 @@ enum { RETRIES = 1 };
 struct walk { /* an engine as the outcomes describe it, and how often each state was begun */
 	enum plan_state state;
 	unsigned tries[PLAN_NEW];
-	bool loaded, verified, dirty, unheld, stopping;
+	bool loaded, verified, dirty, paused, unheld, stopping;
 	unsigned depth;
 };
 
@@ -193,6 +198,7 @@ static void walk(struct walk w, const struct plan_facts *set)
 		struct plan_facts facts = *set;
 
 		facts.dirty = w.dirty;
+		facts.paused = w.paused;
 		next.stopping = facts.stopping = true;
 		next.unheld |= w.state == PAUSE;
 		next.state = plan_stop(w.state, &facts);
@@ -218,6 +224,8 @@ static void walk(struct walk w, const struct plan_facts *set)
 		if (o == PLAN_DOWN) /* it comes back with what it starts with */
 			next.loaded = next.verified = false;
 		facts.dirty = next.dirty;
+		facts.paused = w.paused;
+		next.paused = o != PLAN_DOWN && (w.paused || w.state == PAUSE);
 		next.state = plan_next(w.state, (enum plan_outcome)o, &facts);
 		next.depth++;
 		walk(next, set);
@@ -235,6 +243,10 @@ static void test_every_way(void **state)
 			};
 			struct walk w = {.state = PAUSE};
 
+			walk(w, &set);
+			w.dirty = true; /* by the update before */
+			walk(w, &set);
+			w.paused = set.can_pause;
 			walk(w, &set);
 		}
 	assert_true(walked > 1000);
