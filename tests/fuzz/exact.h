@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What fuzz targets that write share: a check that ends the target, and a sink into memory that is
+ * What fuzz targets that write share: a sink into memory that is
  * never longer than what was written (so that AddressSanitizer sees a read past it, which the
  * slack of sink_grown() would hide), and bounded.
  */
@@ -8,19 +8,9 @@
 #define TESTS_FUZZ_EXACT_H
 
 #include "codec/io.h"
-
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/fuzz/require.h"
 
 enum { SINK_MAX = 64 << 20 };
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "%s: not so: %s\n", __FILE__, #cond);                      \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 struct memory { /* zero-initialise; free(bytes) */
 	uint8_t *bytes;

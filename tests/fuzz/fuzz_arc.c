@@ -9,19 +9,11 @@
  */
 #include "codec/format.h"
 #include "codec/schemes.h"
+#include "tests/fuzz/require.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "fuzz_arc: not so: %s\n", #cond);                          \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void try_request(const char *text, size_t len)
 {

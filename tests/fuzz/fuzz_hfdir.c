@@ -8,19 +8,12 @@
  */
 #include "codec/format.h"
 #include "codec/scheme.h"
+#include "tests/fuzz/sparse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "fuzz_hfdir: not so: %s\n", #cond);                        \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void try_index(const char *text, size_t len)
 {
@@ -37,25 +30,6 @@ static void try_index(const char *text, size_t len)
 	scheme_version_release(&x);
 }
 
-/* A shard with this frame as its only tensor. */
-static uint8_t *shard(const uint8_t *frame, size_t len, size_t *out_size)
-{
-	char head[160];
-	size_t n;
-	uint8_t *file;
-
-	snprintf(head, sizeof(head),
-		 "{\"t\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[0,%zu]}}", len, len);
-	n = strlen(head);
-	file = malloc(8 + n + len);
-	REQUIRE(file != NULL);
-	store_le64(file, n);
-	memcpy(file + 8, head, n);
-	memcpy(file + 8 + n, frame, len);
-	*out_size = 8 + n + len;
-	return file;
-}
-
 static void try_frame(uint8_t kind, const uint8_t *frame, size_t len)
 {
 	static const enum st_dtype dtypes[] = {ST_U8, ST_BF16, ST_F32, ST_F64};
@@ -68,7 +42,7 @@ static void try_frame(uint8_t kind, const uint8_t *frame, size_t len)
 	struct why why = {0};
 	uint64_t made = 0;
 	size_t size;
-	uint8_t *file = shard(frame, len, &size);
+	uint8_t *file = file_around(frame, len, &size);
 	const struct source src = source_memory(file, size);
 	int err = delta_open_as(&src, kind & 1 ? "hfdir-overwrite" : "hfdir-xor", NULL, &d, &why);
 

@@ -11,20 +11,12 @@
 #include "cache/remote/keys.h"
 #include "cache/remote/sse.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "cache/fileio.h"
+#include "tests/fuzz/require.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(cond)                                                                                \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                 \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void check_entries(struct autoindex *x, bool segments)
 {
@@ -35,14 +27,14 @@ static void check_entries(struct autoindex *x, bool segments)
 	for (size_t i = 0; i < x->count; i++) {
 		const struct autoindex_entry *e = &x->v[i];
 
-		CHECK(e->name != NULL && e->size >= -1);
-		CHECK(!segments || strchr(e->name, '/') == NULL);
+		REQUIRE(e->name != NULL && e->size >= -1);
+		REQUIRE(!segments || strchr(e->name, '/') == NULL);
 		keys_add(&keys, e->name, e->size < 0 ? 0 : (uint64_t)e->size, e->mtime_ns, &id);
 	}
-	CHECK(keys_finish(&keys, &l) == 0);
+	REQUIRE(keys_finish(&keys, &l) == 0);
 	for (size_t i = 0; i < l.count; i++) {
-		CHECK(path_is_safe(l.v[i].key) && keys_usable(l.v[i].key));
-		CHECK(i == 0 || strcmp(l.v[i - 1].key, l.v[i].key) < 0);
+		REQUIRE(path_is_safe(l.v[i].key) && keys_usable(l.v[i].key));
+		REQUIRE(i == 0 || strcmp(l.v[i - 1].key, l.v[i].key) < 0);
 	}
 	listing_release(&l);
 	autoindex_release(x);
@@ -62,7 +54,7 @@ static void check_events(const uint8_t *data, size_t size)
 	sse_feed(&whole, data, size);
 	for (size_t i = 0; i < size; i++)
 		sse_feed(&pieces, data + i, 1);
-	CHECK(a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0));
+	REQUIRE(a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0));
 	sse_release(&whole);
 	sse_release(&pieces);
 	buf_release(&a);
@@ -76,20 +68,20 @@ static void check_place(const char *text)
 	struct buf url = {0};
 
 	if (hub_place_parse(text, NULL, &p, &why) < 0) {
-		CHECK(why.text[0] != '\0');
+		REQUIRE(why.text[0] != '\0');
 		return;
 	}
-	CHECK((p.kind == HUB_BUCKET) == (p.revision == NULL));
-	CHECK(p.prefix[0] == '\0' || path_is_safe(p.prefix));
+	REQUIRE((p.kind == HUB_BUCKET) == (p.revision == NULL));
+	REQUIRE(p.prefix[0] == '\0' || path_is_safe(p.prefix));
 	hub_url_tree(&p, p.revision != NULL ? "0" : NULL, &url);
 	for (const char *c = buf_str(&url); *c != '\0'; c++)
-		CHECK(*c > 0x20 && *c < 0x7f);
+		REQUIRE(*c > 0x20 && *c < 0x7f);
 	url.len = 0;
 	/* Its own name means the same place. */
 	hub_place_uri(p.kind, p.id, &url);
 	if (p.kind != HUB_MODEL || strchr(p.id, '/') != NULL) {
-		CHECK(hub_place_parse(buf_str(&url), NULL, &again, NULL) == 0);
-		CHECK(again.kind == p.kind && strcmp(again.id, p.id) == 0);
+		REQUIRE(hub_place_parse(buf_str(&url), NULL, &again, NULL) == 0);
+		REQUIRE(again.kind == p.kind && strcmp(again.id, p.id) == 0);
 		hub_place_release(&again);
 	}
 	buf_release(&url);
@@ -106,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	size = strnlen((const char *)data + 1, size - 1);
 	text = malloc(size + 1);
-	CHECK(text != NULL);
+	REQUIRE(text != NULL);
 	memcpy(text, data + 1, size);
 	text[size] = '\0';
 	switch (data[0] & 7) {

@@ -7,19 +7,11 @@
  * taken describes an original whose own header parses, with as many tensors that have bytes.
  */
 #include "codec/pack.h"
+#include "tests/fuzz/require.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "fuzz_pack: not so: %s\n", #cond);                         \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void try_block(uint8_t kind, const uint8_t *packed, size_t len)
 {

@@ -6,21 +6,13 @@
  * can be checked and applied; and with the hash and all payloads checked, applying succeeds.
  */
 #include "codec/patch_file.h"
+#include "tests/fuzz/require.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { WINDOW = 4096, TENSORS = 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(cond)                                                                              \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "fuzz_patch_file: not so: %s\n", #cond);                   \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void use(const struct patch_file *file, bool full)
 {

@@ -10,37 +10,12 @@
 #include "codec/format.h"
 #include "codec/frame.h"
 #include "codec/scheme.h"
-#include "tests/fuzz/exact.h"
+#include "tests/fuzz/sparse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What a patch's directory may cost us. */
 static const uint64_t numel_max = 1 << 22;
-
-static void try_part(const struct delta *d, const struct part *part, const struct source *src)
-{
-	struct memory space = {0};
-	const struct sink sink = {memory_write, &space};
-	struct patch patch;
-	struct why why = {0};
-	uint64_t made = 0;
-	int err;
-
-	REQUIRE(part->kind == PART_SPARSE && part->changed <= part->numel);
-	if (part->numel > numel_max)
-		return;
-	err = delta_encode(d, part, src, part->dtype, part->numel, &sink, 0, &made, &why);
-	REQUIRE(err == 0 || (why.err == -err && why.text[0] != '\0'));
-	if (err == 0 && part->changed == 0) {
-		REQUIRE(made == 0);
-	} else if (err == 0) {
-		REQUIRE(patch_open(space.bytes, made, &patch, &why) == 0);
-		REQUIRE(patch_check(&patch, &why) == 0);
-		REQUIRE(patch.op == PATCH_SET && patch.changed == part->changed);
-		REQUIRE(patch.numel == part->numel);
-	}
-	free(space.bytes);
-}
 
 static void try_patch(bool old, const struct side *side, const struct source *src)
 {
@@ -51,7 +26,7 @@ static void try_patch(bool old, const struct side *side, const struct source *sr
 
 	REQUIRE(err == 0 || (err < 0 && why.err == -err && why.text[0] != '\0'));
 	for (size_t i = 0; err == 0 && i < d->count; i++)
-		try_part(d, &d->parts[i], src);
+		try_set(d, &d->parts[i], src, numel_max);
 	delta_free(d);
 }
 

@@ -7,61 +7,53 @@
  * tensors back, and so does replacing the metadata.  abort() marks a broken promise.
  */
 #include "codec/safetensors.h"
+#include "tests/fuzz/require.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(cond)                                                                                \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                 \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void check_header(const struct st_header *h, uint64_t size)
 {
 	uint64_t at = 0;
 
-	CHECK(h->file_size == size && h->data == h->length + 8 && h->data <= size);
+	REQUIRE(h->file_size == size && h->data == h->length + 8 && h->data <= size);
 	for (size_t i = 0; i < h->count; i++) {
 		const struct st_tensor *t = &h->tensors[i];
 		uint64_t numel = 1;
 
-		CHECK(t->begin == at && t->end >= at);
+		REQUIRE(t->begin == at && t->end >= at);
 		at = t->end;
-		CHECK(t->name_len > 0 && t->name_len <= ST_NAME_MAX);
-		CHECK(strlen(t->name) == t->name_len);
-		CHECK(t->rank <= ST_RANK_MAX && t->dtype < ST_DTYPES);
+		REQUIRE(t->name_len > 0 && t->name_len <= ST_NAME_MAX);
+		REQUIRE(strlen(t->name) == t->name_len);
+		REQUIRE(t->rank <= ST_RANK_MAX && t->dtype < ST_DTYPES);
 		for (unsigned k = 0; k < t->rank; k++)
-			CHECK(!mul_overflows(numel, t->shape[k], &numel));
-		CHECK(numel == t->numel);
-		CHECK(numel * st_dtype_bits(t->dtype) == (t->end - t->begin) * 8);
-		CHECK(st_find(h, t->name) == t);
-		CHECK(h->by_name[i] < h->count);
-		CHECK(i == 0 || strcmp(h->tensors[h->by_name[i - 1]].name,
-				       h->tensors[h->by_name[i]].name) < 0);
+			REQUIRE(!mul_overflows(numel, t->shape[k], &numel));
+		REQUIRE(numel == t->numel);
+		REQUIRE(numel * st_dtype_bits(t->dtype) == (t->end - t->begin) * 8);
+		REQUIRE(st_find(h, t->name) == t);
+		REQUIRE(h->by_name[i] < h->count);
+		REQUIRE(i == 0 || strcmp(h->tensors[h->by_name[i - 1]].name,
+					 h->tensors[h->by_name[i]].name) < 0);
 	}
-	CHECK(h->data + at == size);
+	REQUIRE(h->data + at == size);
 	for (size_t i = 0; i < h->meta_count; i++)
-		CHECK(st_meta(h, h->meta[i].key) == h->meta[i].value);
-	CHECK(h->meta_count == 0 || h->meta_end >= h->meta_begin + 2);
+		REQUIRE(st_meta(h, h->meta[i].key) == h->meta[i].value);
+	REQUIRE(h->meta_count == 0 || h->meta_end >= h->meta_begin + 2);
 	(void)st_misaligned(h);
 }
 
 static void check_same_tensors(const struct st_header *a, const struct st_header *b)
 {
-	CHECK(a->count == b->count);
+	REQUIRE(a->count == b->count);
 	for (size_t i = 0; i < a->count; i++) {
 		const struct st_tensor *t = &a->tensors[i], *u = &b->tensors[i];
 
-		CHECK(strcmp(t->name, u->name) == 0 && t->name_len == u->name_len);
-		CHECK(t->begin == u->begin && t->end == u->end && t->numel == u->numel);
-		CHECK(t->dtype == u->dtype && t->rank == u->rank);
+		REQUIRE(strcmp(t->name, u->name) == 0 && t->name_len == u->name_len);
+		REQUIRE(t->begin == u->begin && t->end == u->end && t->numel == u->numel);
+		REQUIRE(t->dtype == u->dtype && t->rank == u->rank);
 		for (unsigned k = 0; k < t->rank; k++)
-			CHECK(t->shape[k] == u->shape[k]);
+			REQUIRE(t->shape[k] == u->shape[k]);
 	}
 }
 
@@ -71,14 +63,15 @@ static void check_compose(const struct st_header *h)
 	struct buf b = {0};
 	struct why why;
 
-	CHECK(st_compose(h->tensors, h->count, h->meta, h->meta_count, 64, 0, &b, &why) == 0);
-	CHECK(b.len % 64 == 0 && load_le64(b.data) == b.len - 8 && b.data[8] == '{');
-	CHECK(st_parse(b.data + 8, b.len - 8, b.len + (h->file_size - h->data), &again, &why) == 0);
+	REQUIRE(st_compose(h->tensors, h->count, h->meta, h->meta_count, 64, 0, &b, &why) == 0);
+	REQUIRE(b.len % 64 == 0 && load_le64(b.data) == b.len - 8 && b.data[8] == '{');
+	REQUIRE(st_parse(b.data + 8, b.len - 8, b.len + (h->file_size - h->data), &again, &why) ==
+		0);
 	check_same_tensors(h, again);
-	CHECK(h->meta_count == again->meta_count);
+	REQUIRE(h->meta_count == again->meta_count);
 	for (size_t i = 0; i < h->meta_count; i++)
-		CHECK(strcmp(h->meta[i].key, again->meta[i].key) == 0 &&
-		      strcmp(h->meta[i].value, again->meta[i].value) == 0);
+		REQUIRE(strcmp(h->meta[i].key, again->meta[i].key) == 0 &&
+			strcmp(h->meta[i].value, again->meta[i].value) == 0);
 	st_free(again);
 	buf_release(&b);
 }
@@ -89,21 +82,21 @@ static void check_rewrite(const struct st_header *h, char *json)
 	struct why why;
 	int rc = st_rewrite_meta(json, h->length, h);
 
-	CHECK(rc == (h->meta_end == 0 ? -ENOENT : 0) || rc == -ENOSPC);
-	CHECK(st_parse(json, h->length, h->file_size, &again, &why) == 0);
+	REQUIRE(rc == (h->meta_end == 0 ? -ENOENT : 0) || rc == -ENOSPC);
+	REQUIRE(st_parse(json, h->length, h->file_size, &again, &why) == 0);
 	check_same_tensors(h, again);
 	if (rc == 0) {
-		CHECK(again->meta_count == 1);
-		CHECK(strcmp(st_meta(again, "format"), "pt") == 0);
+		REQUIRE(again->meta_count == 1);
+		REQUIRE(strcmp(st_meta(again, "format"), "pt") == 0);
 	} else {
-		CHECK(again->meta_count == h->meta_count);
+		REQUIRE(again->meta_count == h->meta_count);
 	}
 	st_free(again);
 }
 
 static void check_refusal(int rc, const struct why *why)
 {
-	CHECK(rc == -EBADMSG && why->err == EBADMSG && why->text[0] != '\0');
+	REQUIRE(rc == -EBADMSG && why->err == EBADMSG && why->text[0] != '\0');
 }
 
 static void whole_file(const uint8_t *data, size_t size)
@@ -144,7 +137,7 @@ static void text_only(const uint8_t *data, size_t size)
 		return;
 	}
 	json = malloc(length);
-	CHECK(json != NULL);
+	REQUIRE(json != NULL);
 	memcpy(json, data + 8, length);
 	check_header(h, file_size);
 	check_compose(h);

@@ -9,31 +9,12 @@
  */
 #include "codec/format.h"
 #include "codec/scheme.h"
-#include "tests/fuzz/exact.h"
+#include "tests/fuzz/sparse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What a patch's directory may cost us. */
 static const uint64_t numel_max = 1 << 22;
-
-/* A payload file with this frame. */
-static uint8_t *payload(const uint8_t *frame, size_t len, size_t *out_size)
-{
-	char head[160];
-	uint8_t *file;
-	size_t n;
-
-	snprintf(head, sizeof(head),
-		 "{\"k\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[0,%zu]}}", len, len);
-	n = strlen(head);
-	file = malloc(8 + n + len);
-	REQUIRE(file != NULL);
-	store_le64(file, n);
-	memcpy(file + 8, head, n);
-	memcpy(file + 8 + n, frame, len);
-	*out_size = 8 + n + len;
-	return file;
-}
 
 static void try_part(const struct delta *d, const struct part *part, const struct source *src)
 {
@@ -88,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		REQUIRE(v.delta && v.says_version && v.side && v.base < v.version);
 	if (err == 0 && nul != NULL) {
 		size_t bytes;
-		uint8_t *file = payload(nul + 1, size - len - 1, &bytes);
+		uint8_t *file = file_around(nul + 1, size - len - 1, &bytes);
 		const struct source src = source_memory(file, bytes);
 
 		for (size_t i = 0; i < v.file_count; i++)

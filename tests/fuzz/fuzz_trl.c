@@ -9,18 +9,13 @@
  * positions fall on both sides of it.
  */
 #include "codec/format.h"
+#include "tests/fuzz/require.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { PARTS_MAX = 4, SHIFT_MAX = 34 };
-
-#define REQUIRE(condition)                                                                         \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
 
 struct bounded {
 	uint8_t *bytes;

@@ -10,6 +10,20 @@
 
 #include <stdlib.h>
 
+static const unsigned widths[] = {1, 2, 4, 8};
+static const enum patch_op ops[] = {PATCH_SET, PATCH_ADD, PATCH_XOR};
+
+/* As assert_true(), with the file's `seed` and what else there is to say. */
+#define CHECK(cond, ...)                                                                           \
+	do {                                                                                       \
+		if (!(cond)) {                                                                     \
+			print_error("seed %llu: ", (unsigned long long)seed);                      \
+			print_error(__VA_ARGS__);                                                  \
+			print_error("\n");                                                         \
+			fail();                                                                    \
+		}                                                                                  \
+	} while (0)
+
 struct rng {
 	uint64_t state;
 };
@@ -120,24 +134,32 @@ static inline void model_apply(const struct model *m, uint8_t *tensor)
 	}
 }
 
-/* Writes the model at `at` in pieces of random size; returns the blob's length, 0 on failure. */
+/* Gives the model to a new writer in pieces of random size, and frees that; err: it could not be
+ * made.  The blob's length, 0 on failure. */
+static inline uint64_t model_give(const struct model *m, struct rng *r, struct patch_writer *w,
+				  int err)
+{
+	uint64_t len = 0, changed;
+
+	for (size_t i = 0, n; err == 0 && i < m->count; i += n) {
+		n = (size_t)rng_below(r, rng_below(r, 4) == 0 ? 3 : m->count - i + 1);
+		n = MIN(n, m->count - i);
+		err = patch_writer_add(w, m->positions + i, m->values + i * m->width, n, NULL);
+	}
+	if (err == 0)
+		err = patch_writer_end(w, &len, &changed, NULL);
+	patch_writer_free(w);
+	return err < 0 || changed < m->count ? 0 : len;
+}
+
+/* Writes the model at `at`; returns the blob's length, 0 on failure. */
 static inline uint64_t model_write(const struct model *m, struct rng *r, struct memory *mem,
 				   uint64_t at)
 {
 	struct sink sink = memory_sink(mem);
 	struct patch_writer *w = patch_writer_new(m->op, m->width, m->numel, &sink, at);
-	uint64_t len = 0, changed;
-	int ret = w == NULL ? -ENOMEM : 0;
 
-	for (size_t i = 0, n; ret == 0 && i < m->count; i += n) {
-		n = (size_t)rng_below(r, rng_below(r, 4) == 0 ? 3 : m->count - i + 1);
-		n = MIN(n, m->count - i);
-		ret = patch_writer_add(w, m->positions + i, m->values + i * m->width, n, NULL);
-	}
-	if (ret == 0)
-		ret = patch_writer_end(w, &len, &changed, NULL);
-	patch_writer_free(w);
-	return ret < 0 || changed < m->count ? 0 : len;
+	return model_give(m, r, w, w == NULL ? -ENOMEM : 0);
 }
 
 #endif

@@ -62,18 +62,9 @@ static inline uint64_t model_write_rice(const struct model *m, struct rng *r, st
 {
 	struct sink sink = memory_sink(mem);
 	struct patch_writer *w = patch_writer_new(m->op, m->width, m->numel, &sink, at);
-	uint64_t len = 0, changed;
-	int ret = w == NULL ? -ENOMEM : patch_writer_rice(w, kernel, false, NULL);
+	int err = w == NULL ? -ENOMEM : patch_writer_rice(w, kernel, false, NULL);
 
-	for (size_t i = 0, n; ret == 0 && i < m->count; i += n) {
-		n = (size_t)rng_below(r, rng_below(r, 4) == 0 ? 3 : m->count - i + 1);
-		n = MIN(n, m->count - i);
-		ret = patch_writer_add(w, m->positions + i, m->values + i * m->width, n, NULL);
-	}
-	if (ret == 0)
-		ret = patch_writer_end(w, &len, &changed, NULL);
-	patch_writer_free(w);
-	return ret < 0 || changed < m->count ? 0 : len;
+	return model_give(m, r, w, err);
 }
 
 #endif

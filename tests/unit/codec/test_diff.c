@@ -14,7 +14,6 @@
 #include <cmocka.h>
 
 static const uint64_t seed = 20250302;
-static const unsigned widths[] = {1, 2, 4, 8};
 
 /* The blob of new - old, in pieces of whole blocks. */
 static uint64_t write_diff(const struct rice_kernel *kernel, bool rice, unsigned width,

@@ -13,8 +13,6 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-static const unsigned widths[] = {1, 2, 4, 8};
-
 /* Random; all the same; weights in bf16, more or less; a few kinds of bytes. */
 static void fill(struct rng *r, uint8_t *bytes, size_t len, unsigned kind)
 {

@@ -16,18 +16,6 @@
 #include <xxhash.h>
 
 static const uint64_t seed = 20250301;
-static const unsigned widths[] = {1, 2, 4, 8};
-static const enum patch_op ops[] = {PATCH_SET, PATCH_ADD, PATCH_XOR};
-
-#define CHECK(cond, ...)                                                                           \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			print_error("seed %llu: ", (unsigned long long)seed);                      \
-			print_error(__VA_ARGS__);                                                  \
-			print_error("\n");                                                         \
-			fail();                                                                    \
-		}                                                                                  \
-	} while (0)
 
 static struct patch open_checked(const struct memory *mem, uint64_t at, uint64_t len)
 {

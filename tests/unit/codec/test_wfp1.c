@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#define FOLDER "tests/golden/wfp1/"
+#include "tests/unit/codec/golden_text.h"
 
 static const struct golden {
 	const char *name;
@@ -40,27 +40,6 @@ static const struct golden {
 
 static const char *const op_names[] = {"", "SET", "ADD", "XOR"};
 
-static FILE *open_golden(const char *name, const char *suffix, const char *mode)
-{
-	char path[256];
-	FILE *f;
-
-	snprintf(path, sizeof(path), FOLDER "%s.%s", name, suffix);
-	f = fopen(path, mode);
-	if (f == NULL)
-		fail_msg("%s: cannot be opened; run this from the top of the repository", path);
-	return f;
-}
-
-static uint64_t hex_of(const struct model *m, size_t i)
-{
-	uint64_t v = 0;
-
-	for (unsigned b = m->width; b > 0; b--)
-		v = v << 8 | m->values[i * m->width + b - 1];
-	return v;
-}
-
 static void write_all(void)
 {
 	for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -69,14 +48,12 @@ static void write_all(void)
 		struct model m = model_of_kind(&r, g->op, g->width, g->numel, g->density, g->kind);
 		struct memory mem = {0};
 		uint64_t len = model_write_rice(&m, &r, &mem, 0, NULL);
-		FILE *text = open_golden(g->name, "txt", "w");
-		FILE *blob = open_golden(g->name, "wfp1", "wb");
+		FILE *text = golden_open("wfp1", g->name, "txt", "w");
+		FILE *blob = golden_open("wfp1", g->name, "wfp1", "wb");
 
 		fprintf(text, "%s %u %llu\n", op_names[g->op], g->width,
 			(unsigned long long)g->numel);
-		for (size_t j = 0; j < m.count; j++)
-			fprintf(text, "%llu %llx\n", (unsigned long long)m.positions[j],
-				(unsigned long long)hex_of(&m, j));
+		golden_write(text, &m);
 		fwrite(mem.bytes, 1, (size_t)len, blob);
 		if (fclose(text) != 0 || fclose(blob) != 0)
 			fail_msg("%s: cannot be written", g->name);
@@ -88,8 +65,8 @@ static void write_all(void)
 /* The elements as the text has them. */
 static struct model read_text(const char *name)
 {
-	FILE *f = open_golden(name, "txt", "r");
-	unsigned long long numel, position, value;
+	FILE *f = golden_open("wfp1", name, "txt", "r");
+	unsigned long long numel;
 	struct model m = {0};
 	char op[4];
 
@@ -99,17 +76,7 @@ static struct model read_text(const char *name)
 	for (m.op = PATCH_SET; strcmp(op, op_names[m.op]) != 0;)
 		if (++m.op > PATCH_XOR)
 			fail_msg("%s.txt: unknown operation", name);
-	m.positions = calloc(4096, 8);
-	m.values = calloc(4096, 8);
-	assert_true(m.positions != NULL && m.values != NULL);
-	while (fscanf(f, "%llu %llx", &position, &value) == 2) {
-		uint8_t le[8];
-
-		assert_true(m.count < 4096);
-		store_le64(le, value);
-		memcpy(m.values + m.count * m.width, le, m.width);
-		m.positions[m.count++] = position;
-	}
+	golden_read(f, &m);
 	fclose(f);
 	return m;
 }
@@ -120,7 +87,7 @@ static void test_encoder_makes_the_committed_blobs(void **state)
 
 	for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
 		struct model m = read_text(goldens[i].name);
-		FILE *blob = open_golden(goldens[i].name, "wfp1", "rb");
+		FILE *blob = golden_open("wfp1", goldens[i].name, "wfp1", "rb");
 		size_t want_len = fread(want, 1, sizeof(want), blob);
 
 		fclose(blob);

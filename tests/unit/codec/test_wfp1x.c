@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#define FOLDER "tests/golden/wfp1x/"
+#include "tests/unit/codec/golden_text.h"
 
 static const struct golden {
 	const char *name;
@@ -59,18 +59,6 @@ static uint8_t *make_reference(const struct golden *g)
 	return bytes;
 }
 
-static FILE *open_golden(const char *name, const char *suffix, const char *mode)
-{
-	char path[256];
-	FILE *f;
-
-	snprintf(path, sizeof(path), FOLDER "%s.%s", name, suffix);
-	f = fopen(path, mode);
-	if (f == NULL)
-		fail_msg("%s: cannot be opened; run this from the top of the repository", path);
-	return f;
-}
-
 /* The model in the form version 1, and in wfp1x. */
 static void encode(const struct golden *g, const struct model *m, const struct rice_kernel *kernel,
 		   struct memory *wfp1, struct memory *wfp1x)
@@ -109,14 +97,6 @@ static void decode(const struct golden *g, const struct rice_kernel *kernel,
 	free(reference);
 }
 
-static uint64_t hex_of(const struct model *m, size_t i)
-{
-	uint8_t le[8] = {0};
-
-	memcpy(le, m->values + i * m->width, m->width);
-	return load_le64(le);
-}
-
 static void write_all(void)
 {
 	for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -125,18 +105,16 @@ static void write_all(void)
 		struct model m = model_of_kind(&r, PATCH_ADD, st_dtype_width(g->dtype), g->numel,
 					       g->density, g->kind);
 		struct memory wfp1 = {0}, wfp1x = {0};
-		FILE *text = open_golden(g->name, "txt", "w");
-		FILE *blob = open_golden(g->name, "wfp1x", "wb");
+		FILE *text = golden_open("wfp1x", g->name, "txt", "w");
+		FILE *blob = golden_open("wfp1x", g->name, "wfp1x", "wb");
 
 		for (size_t j = 0; j < m.count; j++)
-			if (hex_of(&m, j) == 0)
+			if (golden_bits(&m, j) == 0)
 				m.values[j * m.width] = 1; /* what adds nothing is not kept */
 		encode(g, &m, patch_kernel(NULL), &wfp1, &wfp1x);
 		fprintf(text, "%u %llu %u %u\n", m.width, (unsigned long long)g->numel, g->shift,
 			g->bits);
-		for (size_t j = 0; j < m.count; j++)
-			fprintf(text, "%llu %llx\n", (unsigned long long)m.positions[j],
-				(unsigned long long)hex_of(&m, j));
+		golden_write(text, &m);
 		fwrite(wfp1x.bytes, 1, wfp1x.len, blob);
 		if (fclose(text) != 0 || fclose(blob) != 0)
 			fail_msg("%s: cannot be written", g->name);
@@ -149,25 +127,15 @@ static void write_all(void)
 /* The elements as the text has them. */
 static struct model read_text(const struct golden *g)
 {
-	FILE *f = open_golden(g->name, "txt", "r");
+	FILE *f = golden_open("wfp1x", g->name, "txt", "r");
 	struct model m = {.op = PATCH_ADD, .numel = g->numel};
-	unsigned long long numel, position, value;
+	unsigned long long numel;
 	unsigned shift, bits;
 
 	if (fscanf(f, "%u %llu %u %u", &m.width, &numel, &shift, &bits) != 4 || numel != m.numel ||
 	    m.width != st_dtype_width(g->dtype) || shift != g->shift || bits != g->bits)
 		fail_msg("%s.txt: another first line", g->name);
-	m.positions = calloc(4096, 8);
-	m.values = calloc(4096, 8);
-	assert_true(m.positions != NULL && m.values != NULL);
-	while (fscanf(f, "%llu %llx", &position, &value) == 2) {
-		uint8_t le[8];
-
-		assert_true(m.count < 4096);
-		store_le64(le, value);
-		memcpy(m.values + m.count * m.width, le, m.width);
-		m.positions[m.count++] = position;
-	}
+	golden_read(f, &m);
 	fclose(f);
 	return m;
 }
@@ -179,7 +147,7 @@ static void test_the_committed_blobs(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
 		const struct golden *g = &goldens[i];
 		struct model m = read_text(g);
-		FILE *blob = open_golden(g->name, "wfp1x", "rb");
+		FILE *blob = golden_open("wfp1x", g->name, "wfp1x", "rb");
 		size_t want_len = fread(want, 1, sizeof(want), blob);
 
 		fclose(blob);
