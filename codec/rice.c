@@ -3,8 +3,12 @@
  * Reading the Rice form of a block, and choosing the kernel.
  *
  * rice_open() finds where each part of the payload begins: all parts before the unary ones have
- * lengths that the head says; the list of odd values is stepped over by counting its ones, and the
- * tail's length is in the nibbles.  rice_next() then decodes both lists a chunk at a time.
+ * lengths that the head says, the tail's length is in the nibbles, and where the list's unary part
+ * begins is known when the ones of that of the odd values have been gone through, which is what
+ * decoding these begins with.  rice_next() then decodes both lists a chunk at a time.
+ *
+ * A block of 64 Ki elements has some hundreds of changed ones, which take a fifth of a microsecond
+ * to decode: each loop counts that is set up once for a block.
  *
  * Nothing here trusts the payload, not even what rice_open() has seen of it (it may lie in a file
  * that changes): bits beyond the stream read as zeros, bytes are taken from the tail only while it
@@ -18,9 +22,6 @@ enum {
 	INVERTED = 0x10,
 	CODED = 0x20,
 	PARAMETER = 0x0f,
-	NIBBLE_BYTE = 14,
-	NIBBLE_VALUE = 15,
-	NIBBLES = RICE_WORD / 4, /* of a word */
 };
 
 static const struct rice_kernel *best(void)
@@ -60,35 +61,16 @@ const char *patch_kernel_name(const struct rice_kernel *kernel)
 
 /* ---- where things are ---- */
 
-/* The sum of 16 nibbles. */
-static uint32_t sum_of_nibbles(uint64_t w)
+/* The tail's bytes that the odd values ask for.  From the last chunk to the first, whose factors
+ * are in their list then. */
+static uint64_t tail_of_odd(struct rice_reader *r, const uint8_t *bits, size_t bytes)
 {
-	const uint64_t low = UINT64_C(0x0f0f0f0f0f0f0f0f);
-
-	return (uint32_t)(((w & low) + (w >> 4 & low)) * UINT64_C(0x0101010101010101) >> 56);
-}
-
-/* The tail's bytes that n nibbles ask for.  Those of some words are counted together, place by
- * place, as long as a nibble holds the number. */
-static uint64_t tail_of_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-				unsigned width)
-{
-	const uint64_t ones = UINT64_C(0x1111111111111111);
 	uint64_t tail = 0;
 
-	while (n > 0) {
-		uint64_t of_byte = 0, of_value = 0;
-
-		for (unsigned i = 0; i < 15 && n > 0; i++, at += RICE_WORD) {
-			uint32_t many = MIN(n, (uint32_t)NIBBLES);
-			uint64_t w = rice_word(bits, bytes, at) & rice_mask(4 * many);
-			uint64_t high = w >> 1 & w >> 2 & w >> 3 & ones;
-
-			of_byte += high & ~w;
-			of_value += high & w;
-			n -= many;
-		}
-		tail += sum_of_nibbles(of_byte) + (uint64_t)sum_of_nibbles(of_value) * width;
+	for (uint32_t left = r->odd.left, at; left > 0; left = at) {
+		at = (left - 1) / RICE_CHUNK * RICE_CHUNK;
+		tail += r->kernel->nibbles(bits, bytes, r->nibble + 4 * (uint64_t)at, left - at,
+					   r->width, r->odd_factor_list);
 	}
 	return tail;
 }
@@ -130,7 +112,7 @@ static const char *parse(struct rice_reader *r, const uint8_t *payload, size_t l
 		at += 4 * (uint64_t)r->odd.left;
 		if (at > room)
 			return "is cut off in its nibbles";
-		tail = tail_of_nibbles(payload, len, r->nibble, r->odd.left, r->width);
+		tail = tail_of_odd(r, payload, len);
 		r->odd.low = at;
 		at += (uint64_t)r->odd.left * r->odd.k;
 	}
@@ -159,6 +141,7 @@ static const char *begin(struct rice_reader *r, const struct rice_kernel *kernel
 	r->done = r->place = 0;
 	r->odd_at = r->odd_end = r->hole_at = r->hole_end = 0;
 	r->sign = r->nibble = 0;
+	r->odd_begun = true;
 	return parse(r, payload, len, op);
 }
 
@@ -175,8 +158,9 @@ static int positions_between(struct rice_reader *r, uint32_t n)
 		if (r->hole_at == r->hole_end && r->list.left > 0) {
 			uint32_t want = MIN(r->list.left, (uint32_t)RICE_CHUNK);
 
-			if (r->kernel->list(&r->list, r->hole_list, want) < 0)
+			if (r->kernel->places(&r->list, r->hole_list, want) < 0)
 				return -EBADMSG;
+			r->kernel->entries(&r->list, r->hole_list, want);
 			r->hole_at = 0;
 			r->hole_end = want;
 		}
@@ -203,24 +187,26 @@ static int positions_between(struct rice_reader *r, uint32_t n)
 /* Those of the chunk's values that go on in the tail. */
 RICE_INLINE int take_tail(struct rice_reader *r, const struct rice_spread *s, unsigned width)
 {
-	const uint64_t top = UINT64_C(1) << (8 * width - 1);
-	const uint8_t *more = s->more, *later = s->later, *tail = r->tail, *end = r->tail_end;
-	const uint32_t many = s->many;
-	uint8_t *values = r->value_list;
+	const uint8_t *later = s->later, *end = later + 2 * (size_t)s->many, *tail = r->tail;
+	const unsigned above = 64 - 8 * width;
 
-	for (uint32_t m = 0; m < many; m++) {
-		uint32_t i = rice_get16(later + 2 * (size_t)m);
-		bool byte = more[i] == NIBBLE_BYTE + 1;
-		size_t size = byte ? 1 : width, left = (size_t)(end - tail);
-		uint64_t t, v = rice_get(values + (size_t)i * width, width), sum;
+	for (; later < end; later += 2) {
+		size_t i = rice_get16(later), left = (size_t)(r->tail_end - tail);
+		bool byte = r->factor_list[i] == RICE_BYTE;
+		uint8_t *value = r->value_list + i * width;
+		int64_t v = (int64_t)(rice_get(value, width) << above) >> above;
+		uint64_t t, sum;
 
-		if (left < size)
+		if (RICE_LIKELY(left >= width))
+			t = rice_get(tail, width);
+		else if (byte && left > 0)
+			t = *tail;
+		else
 			return -EBADMSG;
-		t = RICE_LIKELY(left >= width) ? rice_get(tail, width) : *tail;
-		/* with a byte it is u * 16 so far */
-		sum = v & top ? v - (t & 0xff) : v + (t & 0xff);
-		rice_set(values + (size_t)i * width, byte ? sum : t, width);
-		tail += size;
+		/* with a byte, v is u * 16 so far */
+		sum = (uint64_t)v + (uint64_t)(v >> 4) * (t & 0xff);
+		rice_set(value, byte ? sum : t, width);
+		tail += byte ? 1 : width;
 	}
 	r->tail = tail;
 	return 0;
@@ -236,52 +222,71 @@ static int take_tail_of_width(struct rice_reader *r, const struct rice_spread *s
 	}
 }
 
+/* The unary part of the next odd values, up to a chunk of them. */
+static int odd_places(struct rice_reader *r)
+{
+	uint32_t want = MIN(r->odd.left, (uint32_t)RICE_CHUNK);
+
+	return want > 0 ? r->kernel->places(&r->odd, r->odd_list, want) : 0;
+}
+
 /* The next odd values. */
 static int next_odd(struct rice_reader *r)
 {
 	uint32_t want = MIN(r->odd.left, (uint32_t)RICE_CHUNK);
 
-	r->odd_at = r->odd_end = 0;
+	r->odd_at = 0;
+	r->odd_end = want;
 	if (want == 0)
 		return 0;
-	if (r->kernel->list(&r->odd, r->odd_list, want) < 0)
-		return -EBADMSG;
-	rice_nibbles(r->bits, r->bytes, r->nibble, want, r->nibble_list);
+	if (!r->odd_begun) {
+		if (odd_places(r) < 0)
+			return -EBADMSG;
+		r->kernel->nibbles(r->bits, r->bytes, r->nibble, want, r->width,
+				   r->odd_factor_list);
+	}
+	r->odd_begun = false;
+	r->kernel->entries(&r->odd, r->odd_list, want);
 	r->nibble += 4 * (uint64_t)want;
-	r->odd_end = want;
 	return 0;
 }
 
-static int coded_values(struct rice_reader *r, uint32_t n)
+/* factor_list[] for the next n values. */
+static int factors(struct rice_reader *r, struct rice_spread *s, uint32_t n)
 {
-	const unsigned column = (unsigned)__builtin_ctz(r->width);
-	/* no stream: all bits are zero */
-	const size_t bytes = r->signs ? r->bytes : 0;
-	struct rice_spread s = {
-		.odds = r->odd_list,
-		.from = r->done,
-		.n = n,
-		.more = r->more_list,
-		.later = r->later_list,
-	};
 	uint32_t room = n; /* n values have no more odd ones */
 
+	*s = (struct rice_spread){
+		.from = r->done,
+		.n = n,
+		.factors = r->factor_list,
+		.later = r->later_list,
+	};
 	do {
 		uint32_t took;
 
 		if (r->odd_at == r->odd_end && next_odd(r) < 0)
 			return -EBADMSG;
-		s.odds = r->odd_list + 2 * (size_t)r->odd_at;
-		s.nibbles = r->nibble_list + r->odd_at;
-		s.count = MIN(r->odd_end - r->odd_at, room);
-		took = r->kernel->spread(&s);
+		s->odds = r->odd_list + 2 * (size_t)r->odd_at;
+		s->odd_factors = r->odd_factor_list + r->odd_at;
+		s->count = MIN(r->odd_end - r->odd_at, room);
+		took = r->kernel->spread(s);
 		room -= took;
 		r->odd_at += took;
-		s.more_is_set = true;
+		s->is_set = true;
 	} while (r->odd_at == r->odd_end && r->odd.left > 0);
-	r->kernel->values[column](r->bits, bytes, r->sign + r->done, n, r->more_list,
+	return 0;
+}
+
+static int coded_values(struct rice_reader *r, const struct rice_spread *s)
+{
+	const unsigned column = (unsigned)__builtin_ctz(r->width);
+	/* no stream: all bits are zero */
+	const size_t bytes = r->signs ? r->bytes : 0;
+
+	r->kernel->values[column](r->bits, bytes, r->sign + r->done, s->n, r->factor_list,
 				  r->value_list);
-	return take_tail_of_width(r, &s);
+	return take_tail_of_width(r, s);
 }
 
 int rice_open(struct rice_reader *r, const struct rice_kernel *kernel, const void *payload,
@@ -289,33 +294,39 @@ int rice_open(struct rice_reader *r, const struct rice_kernel *kernel, const voi
 {
 	if (begin(r, kernel, payload, len, op, width, count, elements) != NULL)
 		return -EBADMSG;
-	/* The list's unary part is behind that of the odd values, which are decoded at once if they
-	 * are not too many, or else stepped over. */
-	if (r->odd.left <= RICE_CHUNK) {
-		if (next_odd(r) < 0)
-			return -EBADMSG;
+	/* The list's unary part is behind that of the odd values, which is gone through at once if
+	 * they are not too many, or else stepped over. */
+	if (r->odd.left > RICE_CHUNK)
+		r->list.unary = kernel->skip(r->bits, r->bytes, r->odd.unary, r->odd.left);
+	if (r->list.unary == UINT64_MAX || odd_places(r) < 0)
+		return -EBADMSG;
+	if (r->odd.left <= RICE_CHUNK)
 		r->list.unary = r->odd.unary;
-		return 0;
-	}
-	r->list.unary = r->kernel->skip(r->bits, r->bytes, r->odd.unary, r->odd.left);
-	return r->list.unary != UINT64_MAX ? 0 : -EBADMSG;
+	return 0;
 }
 
+/* The two lists in turns: what one step has stored is in the cache when the next but one loads it
+ * in other pieces. */
 int rice_next(struct rice_reader *r)
 {
 	uint32_t n = MIN(r->count - r->done, (uint32_t)RICE_CHUNK);
+	struct rice_spread s;
 	int ret;
 
 	if (n == 0)
 		return 0;
-	r->positions = r->position_list;
 	ret = r->inverted ? positions_between(r, n)
-			  : r->kernel->list(&r->list, r->position_list, n);
+			  : r->kernel->places(&r->list, r->position_list, n);
+	if (ret == 0 && r->coded)
+		ret = factors(r, &s, n);
 	if (ret < 0)
 		return ret;
+	if (!r->inverted)
+		r->kernel->entries(&r->list, r->position_list, n);
+	r->positions = r->position_list;
 	if (r->coded) {
 		r->values = r->value_list;
-		ret = coded_values(r, n);
+		ret = coded_values(r, &s);
 	} else {
 		r->values = r->tail + (size_t)r->done * r->width;
 	}
@@ -349,9 +360,10 @@ static int check_list(const struct rice_kernel *kernel, const struct rice_list *
 	while (l.left > 0) {
 		uint32_t n = MIN(l.left, (uint32_t)RICE_CHUNK);
 
-		if (kernel->list(&l, out, n) < 0)
+		if (kernel->places(&l, out, n) < 0)
 			return why_set(why, EBADMSG, "the unary part of its list of %s is cut off",
 				       what);
+		kernel->entries(&l, out, n);
 		for (uint32_t i = 0; i < n; i++) {
 			int64_t v = rice_get16(out + 2 * (size_t)i);
 

@@ -71,6 +71,7 @@ struct rice_reader {
 	uint32_t count, elements, done; /* done: elements handed out */
 	unsigned width;
 	bool inverted, coded, signs;
+	bool odd_begun;		    /* the next odd values have places and factors already */
 	uint64_t sign, nibble;	    /* in bits: where signs and the next nibbles begin */
 	uint32_t odd_at, odd_end;   /* of odd_list[] and nibble_list[] */
 	uint32_t hole_at, hole_end; /* of hole_list[] */
@@ -78,8 +79,8 @@ struct rice_reader {
 	_Alignas(64) uint8_t position_list[2 * (RICE_CHUNK + RICE_SLACK)];
 	_Alignas(64) uint8_t hole_list[2 * (RICE_CHUNK + RICE_SLACK)];
 	_Alignas(64) uint8_t odd_list[2 * (RICE_CHUNK + RICE_SLACK)];
-	_Alignas(64) uint8_t nibble_list[RICE_CHUNK + RICE_SLACK]; /* each plus one */
-	_Alignas(64) uint8_t more_list[RICE_MORE];		   /* see struct rice_spread */
+	_Alignas(64) uint8_t odd_factor_list[RICE_CHUNK + RICE_SLACK];
+	_Alignas(64) uint8_t factor_list[RICE_CHUNK + RICE_SLACK]; /* see struct rice_spread */
 	_Alignas(64) uint8_t later_list[2 * (RICE_CHUNK + RICE_SLACK)];
 	_Alignas(64) uint8_t value_list[8 * (RICE_CHUNK + RICE_SLACK)];
 };

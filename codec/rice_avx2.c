@@ -2,9 +2,9 @@
 /*
  * The kernel for CPUs with AVX2 and BMI2.
  *
- * A list is decoded in two passes over a chunk, as in the kernel for AVX-512: the places of the
- * unary part's ones come from a table, a byte of it at a time; then 16 low parts at a time are
- * brought into 16-bit lanes, added up across the lanes and joined with the places.
+ * The places of a list's ones come from a table, a byte of its unary part at a time; then 16 low
+ * parts at a time are brought into 16-bit lanes, added up across the lanes and joined with the
+ * places, as in the kernel for AVX-512.
  *
  * A vector load that would pass the end of a stream goes through a copy on the stack, so nothing
  * outside of it is ever touched.
@@ -36,47 +36,55 @@ TARGET_INLINE __m128i load16(const uint8_t *bits, size_t bytes, uint64_t byte)
 
 /* ---- decoding ---- */
 
+/* The places of a byte's ones, as u16, with `base` added; returns where the next go. */
+TARGET_INLINE uint8_t *put_ones(uint64_t byte, __m128i base, uint8_t *out)
+{
+	__m128i p;
+
+	__asm__("" : "+r"(byte)); /* or else it is taken from the word once for each use */
+	p = _mm_load_si128((const __m128i *)rice_wide_places[byte]);
+	_mm_storeu_si128((__m128i *)out, _mm_add_epi16(p, base));
+	return out + 2 * _mm_popcnt_u64(byte);
+}
+
 /* Whole bytes are read 64 bits at a time; in the first of them, bits before the list's are not its
  * own. */
-TARGET_INLINE int ones(const struct rice_list *l, uint32_t want, uint8_t *places,
-		       uint64_t *out_bits)
+TARGET static int places(struct rice_list *l, uint8_t *out, uint32_t want)
 {
-	const uint8_t *bits = l->bits;
-	const size_t bytes = l->bytes, whole = bytes >= 8 ? bytes - 7 : 0;
+	const uint8_t *at = l->bits + l->unary / 8, *end = out + 2 * (size_t)want;
 	const unsigned before = l->unary % 8;
+	size_t left = l->bytes - (size_t)(l->unary / 8);
+	uint64_t w = rice_load(at, left, 0) & ~UINT64_C(0) << before;
 	__m128i base = _mm_set1_epi16((short)-before);
-	uint64_t clear = ~UINT64_C(0) << before, from = 0 - (uint64_t)before;
-	size_t at = (size_t)(l->unary / 8);
-	uint32_t n = 0;
 
-	for (;; at += 8, from += 64, clear = ~UINT64_C(0)) {
-		uint64_t w;
+	for (;; at += 8, left -= 8) {
+		uint64_t bytes = w;
 
-		if (RICE_LIKELY(at < whole))
-			w = rice_get(bits + at, 8) & clear;
-		else if (at < bytes)
-			w = rice_load(bits, bytes, at) & clear;
+#pragma GCC unroll 8
+		for (unsigned i = 0; i < 8; i++, bytes >>= 8) {
+			out = put_ones(bytes & 0xff, base, out);
+			base = _mm_add_epi16(base, _mm_set1_epi16(8));
+		}
+		if (out >= end) {
+			uint64_t last = (uint64_t)_mm_popcnt_u64(w) - 1 - (size_t)(out - end) / 2;
+
+			w = _pdep_u64(UINT64_C(1) << last, w);
+			l->unary = 8 * (uint64_t)(at - l->bits) + _tzcnt_u64(w) + 1;
+			return 0;
+		}
+		if (RICE_LIKELY(left >= 16))
+			w = rice_get(at + 8, 8);
+		else if (left > 8)
+			w = rice_load(at + 8, left - 8, 0);
 		else
 			return -EBADMSG;
-		for (unsigned i = 0; i < 8; i++, w >>= 8) {
-			__m128i p = _mm_load_si128((const __m128i *)rice_wide_places[w & 0xff]);
-
-			_mm_storeu_si128((__m128i *)(places + 2 * (size_t)n),
-					 _mm_add_epi16(p, base));
-			base = _mm_add_epi16(base, _mm_set1_epi16(8));
-			n += (uint32_t)_mm_popcnt_u32((uint32_t)w & 0xff);
-		}
-		if (n >= want)
-			break;
 	}
-	*out_bits = from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
-	return 0;
 }
 
 /* How 16 fields of k bits, the first at bit `shift`, become 16-bit lanes. */
 struct unpack {
 	__m256i bytes, shifts; /* WIDE: of four fields and of the next four */
-	__m256i factors;
+	__m256i factors, mask;
 	__m128i down;
 	uint32_t second; /* WIDE: bytes from four fields to the next four */
 };
@@ -102,6 +110,7 @@ TARGET_INLINE void unpack_narrow(struct unpack *u, unsigned k, unsigned shift)
 	u->bytes = _mm256_add_epi16(_mm256_mullo_epi16(_mm256_srli_epi16(first, 3), both),
 				    _mm256_set1_epi16(0x0100));
 	u->down = _mm_cvtsi32_si128((int)(16 - k));
+	u->mask = _mm256_set1_epi16((short)rice_mask(k));
 }
 
 /* For more, four fields from 16 bytes into 32-bit lanes. */
@@ -137,8 +146,8 @@ TARGET_INLINE __m256i fields_wide(const struct rice_list *l, const struct unpack
 TARGET_INLINE __m256i wide(const struct rice_list *l, const struct unpack *u, uint64_t byte)
 {
 	const __m256i mask = _mm256_set1_epi32((int)rice_mask(l->k));
-	__m256i x = _mm256_packus_epi32(_mm256_and_si256(fields_wide(l, u, byte), mask),
-					_mm256_and_si256(fields_wide(l, u, byte + l->k), mask));
+	__m256i x = _mm256_packus_epi32(_mm256_andnot_si256(fields_wide(l, u, byte), mask),
+					_mm256_andnot_si256(fields_wide(l, u, byte + l->k), mask));
 
 	return _mm256_permute4x64_epi64(x, 0xd8);
 }
@@ -146,22 +155,16 @@ TARGET_INLINE __m256i wide(const struct rice_list *l, const struct unpack *u, ui
 TARGET_INLINE __m256i narrow(const struct unpack *u, __m256i x)
 {
 	x = _mm256_mullo_epi16(_mm256_shuffle_epi8(x, u->bytes), u->factors);
-	return _mm256_srl_epi16(x, u->down);
+	return _mm256_xor_si256(_mm256_srl_epi16(x, u->down), u->mask);
 }
 
-struct sums {
-	__m256i sum, step;
-	__m128i k;
-};
-
-/* From places to values, 16 of them in place; x has their low parts.  Entry i is ((place - i) << k)
- * + i + the sum of low parts; what of that depends on i alone goes into one vector with the sum so
- * far. */
-TARGET_INLINE void values(struct sums *s, __m256i x, uint8_t *out)
+/* From places to values, 16 of them in place; x has what their low parts lack to 2^k - 1 each.
+ * Entry i is (place << k) plus `sum`, less what all low parts up to it lack. */
+TARGET_INLINE __m256i values(__m256i x, __m256i sum, __m128i k, uint8_t *out)
 {
 	const __m256i last = _mm256_set1_epi16(0x0f0e);
-	__m256i place = _mm256_loadu_si256((const __m256i *)out), t;
-	__m256i high = _mm256_add_epi16(_mm256_sll_epi16(place, s->k), s->sum);
+	const __m256i upper = _mm256_setr_epi64x(0, 0, -1, -1);
+	__m256i place = _mm256_sll_epi16(_mm256_loadu_si256((const __m256i *)out), k), t, other;
 
 	x = _mm256_add_epi16(x, _mm256_slli_epi64(x, 16));
 	x = _mm256_add_epi16(x, _mm256_slli_epi64(x, 32));
@@ -169,72 +172,61 @@ TARGET_INLINE void values(struct sums *s, __m256i x, uint8_t *out)
 				_mm256_setr_epi64x(-1, 0x0706070607060706, -1, 0x0706070607060706));
 	x = _mm256_add_epi16(x, t);
 	t = _mm256_shuffle_epi8(x, last);
-	x = _mm256_add_epi16(x, _mm256_permute2x128_si256(t, t, 0x08));
-	_mm256_storeu_si256((__m256i *)out, _mm256_add_epi16(high, x));
-	x = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(x, 0xff), last);
-	s->sum = _mm256_add_epi16(_mm256_add_epi16(s->sum, s->step), x);
+	other = _mm256_permute4x64_epi64(t, 0x4e);
+	x = _mm256_add_epi16(x, _mm256_and_si256(other, upper));
+	_mm256_storeu_si256((__m256i *)out, _mm256_add_epi16(place, _mm256_sub_epi16(sum, x)));
+	return _mm256_sub_epi16(sum, _mm256_add_epi16(t, other));
 }
 
-TARGET_INLINE struct sums sums_of(const struct rice_list *l)
+TARGET_INLINE __m256i sum_before(const struct rice_list *l)
 {
-	const __m256i count =
-		_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	struct sums s = {
-		.step = _mm256_set1_epi16((short)(LANES - (LANES << l->k))),
-		.k = _mm_cvtsi32_si128((int)l->k),
-	};
-
-	s.sum = _mm256_sub_epi16(count, _mm256_sll_epi16(count, s.k));
-	s.sum = _mm256_add_epi16(s.sum, _mm256_set1_epi16((short)l->next));
-	return s;
+	return _mm256_set1_epi16((short)(l->next + rice_mask(l->k)));
 }
 
-TARGET_INLINE void values_narrow(const struct rice_list *l, uint32_t want, const struct unpack *u,
-				 uint8_t *out)
+TARGET_INLINE void values_narrow(const struct rice_list *l, uint32_t want, uint8_t *out)
 {
-	const uint8_t *bits = l->bits;
+	const uint8_t *bits = l->bits, *end = out + 2 * (size_t)want;
 	const size_t bytes = l->bytes, k = l->k, room = 16 + k;
 	const size_t whole = bytes >= room ? bytes - room + 1 : 0;
-	struct sums s = sums_of(l);
+	const __m128i shift = _mm_cvtsi32_si128((int)l->k);
+	__m256i sum = sum_before(l);
 	size_t byte = (size_t)(l->low / 8);
-	uint32_t i = 0;
+	struct unpack u;
 
-	for (; i < want && byte < whole; i += LANES, byte += 2 * k)
-		values(&s,
-		       narrow(u, two(_mm_loadu_si128((const __m128i *)(bits + byte)),
-				     _mm_loadu_si128((const __m128i *)(bits + byte + k)))),
-		       out + 2 * (size_t)i);
-	for (; i < want; i += LANES, byte += 2 * k)
-		values(&s, narrow(u, two(load16(bits, bytes, byte), load16(bits, bytes, byte + k))),
-		       out + 2 * (size_t)i);
+	unpack_narrow(&u, l->k, l->low % 8);
+	for (; out < end && byte < whole; out += 2 * LANES, byte += 2 * k) {
+		__m256i x = two(_mm_loadu_si128((const __m128i *)(bits + byte)),
+				_mm_loadu_si128((const __m128i *)(bits + byte + k)));
+
+		sum = values(narrow(&u, x), sum, shift, out);
+	}
+	for (; out < end; out += 2 * LANES, byte += 2 * k) {
+		__m256i x = two(load16(bits, bytes, byte), load16(bits, bytes, byte + k));
+
+		sum = values(narrow(&u, x), sum, shift, out);
+	}
 }
 
 TARGET_INLINE void values_wide(const struct rice_list *l, uint32_t want, uint8_t *out)
 {
-	struct sums s = sums_of(l);
+	const uint8_t *end = out + 2 * (size_t)want;
+	const __m128i shift = _mm_cvtsi32_si128((int)l->k);
+	__m256i sum = sum_before(l);
 	uint64_t byte = l->low / 8;
 	struct unpack u;
 
 	unpack_wide(&u, l->k, l->low % 8);
-	for (uint32_t i = 0; i < want; i += LANES, byte += 2 * l->k)
-		values(&s, wide(l, &u, byte), out + 2 * (size_t)i);
+	for (; out < end; out += 2 * LANES, byte += 2 * l->k)
+		sum = values(wide(l, &u, byte), sum, shift, out);
 }
 
-TARGET static int list(struct rice_list *l, uint8_t *out, uint32_t want)
+TARGET static void entries(struct rice_list *l, uint8_t *out, uint32_t want)
 {
-	struct unpack u;
-	uint64_t bits;
-
-	/* first, so that it is ready when it is needed */
-	unpack_narrow(&u, MIN(l->k, (unsigned)NARROW), l->low % 8);
-	if (ones(l, want, out, &bits) < 0)
-		return -EBADMSG;
 	if (l->k <= NARROW)
-		values_narrow(l, want, &u, out);
+		values_narrow(l, want, out);
 	else
 		values_wide(l, want, out);
-	rice_advance(l, want, out, bits);
-	return 0;
+	rice_advance(l, want, out);
 }
 
 TARGET static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n)
@@ -264,63 +256,90 @@ TARGET_INLINE uint32_t gather(__m128i eight, uint32_t bits, uint8_t *out, uint32
 	return n + (uint32_t)_mm_popcnt_u32(bits);
 }
 
-/* 16 at a time; what is behind the last goes to the place of more[] that is nobody's. */
+TARGET static uint64_t nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			       unsigned width, uint8_t *out)
+{
+	const uint64_t low = UINT64_C(0x0f0f0f0f0f0f0f0f), twos = UINT64_C(0x0202020202020202);
+	uint64_t of_byte = 0, of_value = 0;
+	uint32_t i = 0;
+
+	for (; i < n; i += 8)
+		rice_set(out + i,
+			 _pdep_u64(rice_word(bits, bytes, at + 4 * (uint64_t)i), low) + twos, 8);
+	for (i = 0; i < n; i += 32) {
+		uint32_t in = _bzhi_u32(~UINT32_C(0), MIN(n - i, 32));
+		__m256i f = _mm256_loadu_si256((const __m256i *)(out + i));
+		__m256i byte = _mm256_cmpeq_epi8(f, _mm256_set1_epi8(RICE_BYTE));
+		__m256i value = _mm256_cmpeq_epi8(f, _mm256_set1_epi8(RICE_VALUE));
+
+		of_byte += (uint32_t)_mm_popcnt_u32(in & (uint32_t)_mm256_movemask_epi8(byte));
+		of_value += (uint32_t)_mm_popcnt_u32(in & (uint32_t)_mm256_movemask_epi8(value));
+	}
+	return of_byte + of_value * width;
+}
+
+/* 16 at a time. */
 TARGET static uint32_t spread(struct rice_spread *s)
 {
 	const __m256i from = _mm256_set1_epi16((short)s->from);
 	const __m256i most = _mm256_set1_epi16((short)(s->n - 1));
-	uint8_t *more = s->more;
-	uint32_t at = 0;
+	const uint32_t count = s->count;
+	uint32_t many = s->many, took = count;
 
-	for (uint32_t i = 0; !s->more_is_set && i < s->n; i += 32)
-		_mm256_storeu_si256((__m256i *)(more + i), _mm256_setzero_si256());
-	while (at < s->count) {
-		const uint8_t *nibbles = s->nibbles + at;
-		__m128i b = _mm_loadu_si128((const __m128i *)nibbles);
+	if (!s->is_set)
+		for (uint8_t *f = s->factors; f < s->factors + s->n; f += 32)
+			_mm256_storeu_si256((__m256i *)f, _mm256_set1_epi8(1));
+	for (uint32_t at = 0; at < count && took == count; at += LANES) {
+		uint32_t in = _bzhi_u32(0xffff, MIN(count - at, (uint32_t)LANES)), bits;
+		__m128i f = _mm_loadu_si128((const __m128i *)(s->odd_factors + at));
 		__m256i x = _mm256_loadu_si256((const __m256i *)(s->odds + 2 * (size_t)at)), below;
-		uint32_t bits, take;
-		uint16_t i[LANES];
 
 		x = _mm256_sub_epi16(x, from);
 		below = _mm256_cmpeq_epi16(_mm256_min_epu16(x, most), x);
-		bits = (uint32_t)_mm256_movemask_epi8(
-			_mm256_permute4x64_epi64(_mm256_packs_epi16(below, below), 0x08));
-		take = MIN((uint32_t)_tzcnt_u32(~bits | 1U << LANES), s->count - at);
-		bits = (uint32_t)_mm_movemask_epi8(_mm_cmpgt_epi8(b, _mm_set1_epi8(14)));
-		bits = _bzhi_u32(bits, take);
-		s->many = gather(_mm256_castsi256_si128(x), bits & 0xff, s->later, s->many);
-		s->many = gather(_mm256_extracti128_si256(x, 1), bits >> 8, s->later, s->many);
-		_mm256_storeu_si256((__m256i *)i, x);
-		for (uint32_t j = take; j % 4 != 0; j++)
-			i[j] = RICE_MORE - 1;
-		for (uint32_t j = 0; j < take; j += 4) {
-			more[i[j]] = nibbles[j];
-			more[i[j + 1]] = nibbles[j + 1];
-			more[i[j + 2]] = nibbles[j + 2];
-			more[i[j + 3]] = nibbles[j + 3];
+		bits = (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(
+			_mm256_castsi256_si128(below), _mm256_extracti128_si256(below, 1)));
+		/* a branch, since it is foreseen and what is counted has to be waited for */
+		if (!RICE_LIKELY((bits & in) == in)) {
+			took = at + (uint32_t)_tzcnt_u32(~bits);
+			in = _bzhi_u32(in, took - at);
 		}
-		at += take;
-		if (take < LANES)
-			break;
+		bits = in &
+		       (uint32_t)_mm_movemask_epi8(_mm_cmpgt_epi8(f, _mm_set1_epi8(RICE_BYTE - 1)));
+		many = gather(_mm256_castsi256_si128(x), bits & 0xff, s->later, many);
+		many = gather(_mm256_extracti128_si256(x, 1), bits >> 8, s->later, many);
 	}
-	return at;
+	s->many = many;
+	rice_spread_factors(s, took);
+	return took;
 }
 
-TARGET static void values_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			    const uint8_t *more, uint8_t *out)
+TARGET_INLINE void signed_2(const uint8_t *factors, uint32_t minus, uint8_t *out)
 {
 	const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048,
 					      4096, 8192, 16384, -32768);
+	__m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)factors));
+	__m256i set = _mm256_and_si256(_mm256_set1_epi16((short)minus), bit);
 
-	for (uint32_t i = 0; i < n; i += LANES) {
-		short w = (short)rice_word(bits, bytes, at + i);
-		__m256i set = _mm256_and_si256(_mm256_set1_epi16(w), bit);
-		__m256i sign = _mm256_or_si256(_mm256_cmpeq_epi16(set, bit), _mm256_set1_epi16(1));
-		__m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(more + i)));
+	set = _mm256_cmpeq_epi16(set, bit);
+	x = _mm256_sub_epi16(_mm256_xor_si256(x, set), set);
+	_mm256_storeu_si256((__m256i *)out, x);
+}
 
-		_mm256_storeu_si256(
-			(__m256i *)(out + 2 * (size_t)i),
-			_mm256_sign_epi16(_mm256_add_epi16(x, _mm256_set1_epi16(1)), sign));
+TARGET static void values_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *factors, uint8_t *out)
+{
+	const size_t whole = bytes >= 8 ? bytes - 7 : 0;
+	const uint8_t *end = factors + n;
+	const unsigned shift = at % 8;
+	size_t byte = (size_t)(at / 8);
+
+	for (; factors < end; byte += 4, factors += 32, out += 64) {
+		uint64_t w = RICE_LIKELY(byte < whole) ? rice_get(bits + byte, 8)
+						       : rice_load(bits, bytes, byte);
+
+		w >>= shift;
+		signed_2(factors, (uint32_t)w, out);
+		signed_2(factors + 16, (uint32_t)w >> 16, out + 32);
 	}
 }
 
@@ -430,9 +449,9 @@ TARGET static uint32_t odd_2(const uint8_t *v, uint32_t n, uint64_t unit, uint8_
 
 #define PLAIN_VALUES(width)                                                                        \
 	TARGET static void values_##width(const uint8_t *bits, size_t bytes, uint64_t at,          \
-					  uint32_t n, const uint8_t *more, uint8_t *out)           \
+					  uint32_t n, const uint8_t *factors, uint8_t *out)        \
 	{                                                                                          \
-		rice_signed(bits, bytes, at, n, more, out, width);                                 \
+		rice_signed(bits, bytes, at, n, factors, out, width);                              \
 	}
 #define PLAIN_SIGNS(width)                                                                         \
 	TARGET static void signs_##width(struct rice_bits *b, const uint8_t *v, uint32_t n)        \
@@ -520,8 +539,10 @@ DIFF(8)
 
 const struct rice_kernel rice_kernel_avx2 = {
 	.name = "avx2",
-	.list = list,
+	.places = places,
+	.entries = entries,
 	.skip = skip,
+	.nibbles = nibbles,
 	.spread = spread,
 	.values = {values_1, values_2, values_4, values_8},
 	.gaps = gaps,

@@ -2,10 +2,14 @@
 /*
  * The kernel for CPUs with AVX-512 and its second set of byte instructions (VBMI2).
  *
- * A list is decoded in two passes over a chunk: the places of the unary part's ones come out of a
- * 64-bit word with one compress, then 32 low parts at a time are brought into 16-bit lanes (permute
- * bytes, shift bits), added up across the lanes and joined with the places.  All arithmetic is
- * modulo 65,536, which is exact for a valid list.
+ * The places of a list's ones come out of a 64-bit word of its unary part with one compress.  Then
+ * 32 low parts at a time are brought into 16-bit lanes (permute bytes, shift bits), added up across
+ * the lanes and joined with the places.  All arithmetic is modulo 65,536, which is exact for a
+ * valid list.
+ *
+ * On Intel's CPUs all permutations of 512 bits go through one port, and no more than six operations
+ * are begun in a cycle; a list has some twelve permutations and forty operations for 32 entries.
+ * So what can be done by shifts, by sums of products or through memory is not done by permutations.
  *
  * Loads that may pass the end of a stream are masked, and rice_load() is bounded, so nothing
  * outside of it is ever touched.
@@ -52,56 +56,68 @@ TARGET_INLINE __m512i load64(const uint8_t *bits, size_t bytes, uint64_t byte)
 
 /* ---- decoding ---- */
 
+/* The places of a word's ones, as u16, with `base` added. */
+TARGET_INLINE void put_ones(uint64_t w, __m512i base, uint8_t *out)
+{
+	uint8_t half[32] __attribute__((aligned(32)));
+	__m512i p = _mm512_maskz_compress_epi8(w, _mm512_load_si512(counting)), lo, hi;
+
+	/* through memory, since the port of the permutations is what all wait for */
+	_mm256_store_si256((__m256i *)half, _mm512_extracti64x4_epi64(p, 1));
+	__asm__("" : "+m"(half));
+	lo = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(p));
+	hi = _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i *)half));
+	_mm512_storeu_si512(out, _mm512_add_epi16(base, lo));
+	_mm512_storeu_si512(out + 64, _mm512_add_epi16(base, hi));
+}
+
 /* Whole bytes are read 64 bits at a time; in the first of them, bits before the list's are not its
  * own. */
-TARGET_INLINE int ones(const struct rice_list *l, uint32_t want, uint8_t *places,
-		       uint64_t *out_bits)
+TARGET static int places(struct rice_list *l, uint8_t *out, uint32_t want)
 {
-	const __m512i count = _mm512_load_si512(counting);
-	const uint8_t *bits = l->bits;
-	const size_t bytes = l->bytes, whole = bytes >= 8 ? bytes - 7 : 0;
+	const uint8_t *at = l->bits + l->unary / 8, *end = out + 2 * (size_t)want;
 	const unsigned before = l->unary % 8;
+	size_t left = l->bytes - (size_t)(l->unary / 8);
+	uint64_t w = rice_load(at, left, 0) & ~UINT64_C(0) << before;
 	__m512i base = _mm512_set1_epi16((short)-before);
-	uint64_t clear = ~UINT64_C(0) << before, from = 0 - (uint64_t)before;
-	size_t at = (size_t)(l->unary / 8);
-	uint32_t n = 0;
 
-	for (;; at += 8, from += 64, clear = ~UINT64_C(0)) {
-		__m512i p, lo, hi;
-		uint64_t w;
+	for (;; at += 8, left -= 8) {
+		uint64_t here = (uint64_t)_mm_popcnt_u64(w);
 
-		if (RICE_LIKELY(at < whole))
-			w = rice_get(bits + at, 8) & clear;
-		else if (at < bytes)
-			w = rice_load(bits, bytes, at) & clear;
+		put_ones(w, base, out);
+		out += 2 * here;
+		if (out >= end) {
+			w = _pdep_u64(UINT64_C(1) << (here - 1 - (size_t)(out - end) / 2), w);
+			l->unary = 8 * (uint64_t)(at - l->bits) + _tzcnt_u64(w) + 1;
+			return 0;
+		}
+		base = _mm512_add_epi16(base, _mm512_set1_epi16(64));
+		if (RICE_LIKELY(left >= 16))
+			w = rice_get(at + 8, 8);
+		else if (left > 8)
+			w = rice_load(at + 8, left - 8, 0);
 		else
 			return -EBADMSG;
-		p = _mm512_maskz_compress_epi8(w, count);
-		lo = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(p));
-		hi = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(p, 1));
-		_mm512_storeu_si512(places + 2 * (size_t)n, _mm512_add_epi16(base, lo));
-		_mm512_storeu_si512(places + 2 * (size_t)n + 64, _mm512_add_epi16(base, hi));
-		base = _mm512_add_epi16(base, _mm512_set1_epi16(64));
-		n += (uint32_t)_mm_popcnt_u64(w);
-		if (n >= want)
-			break;
 	}
-	*out_bits = from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
-	return 0;
 }
 
 /* How 64 bytes with 32 fields of k bits, the first of them at bit `shift`, become 16-bit lanes:
  * the bytes that each four lanes are taken from, and the bits of those where each lane's two bytes
- * begin. */
+ * begin.  Of up to SMALL bits, a lane's upper byte is the field before, or zero in each first lane
+ * of four. */
 struct unpack {
 	__m512i bytes, shifts, mask;
 };
+
+enum { SMALL = 6 }; /* four fields add up to less than 256 */
 
 TARGET_INLINE struct unpack unpack_of(unsigned k, unsigned shift)
 {
 	/* the lowest byte of each 64 bits into all of them */
 	const __m512i spread = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);
 	const uint64_t lanes = (uint64_t)k << 16 | (uint64_t)k << 33 | (uint64_t)(3 * k) << 48;
+	const uint64_t upper = k <= SMALL ? lanes << 24 : (lanes << 8) + 0x0800080008000800;
+	const uint64_t ones = k <= SMALL ? 0x0101010101010001 : 0x0001000100010001;
 	__m512i first = _mm512_add_epi64(_mm512_mul_epu32(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7),
 							  _mm512_set1_epi64(4 * (int)k)),
 					 _mm512_set1_epi64((int)shift));
@@ -110,29 +126,29 @@ TARGET_INLINE struct unpack unpack_of(unsigned k, unsigned shift)
 	struct unpack u;
 
 	u.bytes = _mm512_add_epi8(byte, _mm512_set1_epi64(0x0706050403020100));
-	u.shifts = _mm512_add_epi8(
-		bit, _mm512_set1_epi64((long long)((lanes | lanes << 8) + 0x0800080008000800)));
-	u.mask = _mm512_set1_epi16((short)rice_mask(k));
+	u.shifts = _mm512_add_epi8(bit, _mm512_set1_epi64((long long)(lanes + upper)));
+	u.mask = _mm512_set1_epi64((long long)(ones * rice_mask(k)));
 	return u;
 }
 
-/* What the eighths before each eighth add up to; x has sums within the eighths. */
-TARGET_INLINE __m512i sums_before(__m512i x)
+/* The sums up to and with each eighth; x has sums within the eighths. */
+TARGET_INLINE __m512i sums(__m512i x)
 {
-	const __m512i last = _mm512_set4_epi32(0x0f0e0f0e, 0x0f0e0f0e, 0x07060706, 0x07060706);
-	const __m512i one = _mm512_setr_epi64(0, 0, 1, 2, 3, 4, 5, 6);
-	const __m512i two = _mm512_setr_epi64(0, 0, 0, 1, 2, 3, 4, 5);
-	const __m512i four = _mm512_setr_epi64(0, 0, 0, 0, 0, 1, 2, 3);
-	__m512i t = _mm512_shuffle_epi8(x, last);
+	const __m512i last = _mm512_or_si512(count16(), _mm512_set1_epi16(3));
 
-	t = _mm512_maskz_permutexvar_epi64(0xfe, one, t);
-	t = _mm512_add_epi16(t, _mm512_maskz_permutexvar_epi64(0xfc, one, t));
-	t = _mm512_add_epi16(t, _mm512_maskz_permutexvar_epi64(0xf8, two, t));
-	return _mm512_add_epi16(t, _mm512_maskz_permutexvar_epi64(0xe0, four, t));
+	x = _mm512_add_epi16(
+		x, _mm512_maskz_permutexvar_epi16(0xfffffff0,
+						  _mm512_sub_epi16(last, _mm512_set1_epi16(4)), x));
+	x = _mm512_add_epi16(
+		x, _mm512_maskz_permutexvar_epi16(0xffffff00,
+						  _mm512_sub_epi16(last, _mm512_set1_epi16(8)), x));
+	return _mm512_add_epi16(
+		x, _mm512_maskz_permutexvar_epi16(
+			   0xffff0000, _mm512_sub_epi16(last, _mm512_set1_epi16(16)), x));
 }
 
-/* The same where the sum of an eighth fits into a byte: those before are brought together, and
- * there is an instruction that adds up bytes. */
+/* What the eighths before each eighth add up to, where that of an eighth fits into a byte: those
+ * before are brought together, and there is an instruction that adds up bytes. */
 TARGET_INLINE __m512i small_sums_before(__m512i x)
 {
 	const __m512i eighths = _mm512_set1_epi64(0x3e362e261e160e06);
@@ -142,65 +158,56 @@ TARGET_INLINE __m512i small_sums_before(__m512i x)
 	return _mm512_shuffle_epi8(_mm512_sad_epu8(t, _mm512_setzero_si512()), spread);
 }
 
-struct sums {
-	__m512i k, sum, step;
-};
-
-/* 32 entries.  Entry i is ((place - i) << k) + i + the sum of low parts; what of that depends on i
- * alone goes into one vector with the sum so far. */
-TARGET_INLINE void values(const struct unpack *u, struct sums *s, __m512i bits, bool small,
-			  uint8_t *out)
+/* 32 entries.  Entry i is (place << k) plus `sum`, less what the low parts up to it lack to 2^k - 1
+ * each. */
+TARGET_INLINE __m512i values(const struct unpack *u, __m512i sum, __m512i k, __m512i bits,
+			     bool small, uint8_t *out)
 {
-	const __m512i last = _mm512_set1_epi16(LANES - 1);
-	__m512i high = _mm512_add_epi16(_mm512_sllv_epi16(_mm512_loadu_si512(out), s->k), s->sum);
-	__m512i x = _mm512_permutexvar_epi8(u->bytes, bits);
+	__m512i x =
+		_mm512_multishift_epi64_epi8(u->shifts, _mm512_permutexvar_epi8(u->bytes, bits));
 
-	x = _mm512_and_si512(_mm512_multishift_epi64_epi8(u->shifts, x), u->mask);
-	/* shifts by bits, since those by bytes all take the port of the permutations */
-	x = _mm512_add_epi16(x, _mm512_slli_epi64(x, 16));
+	x = _mm512_andnot_si512(x, u->mask);
+	x = small ? _mm512_maddubs_epi16(x, _mm512_set1_epi8(1))
+		  : _mm512_add_epi16(x, _mm512_slli_epi64(x, 16));
+	/* a shift by bits, since those by bytes take the port of the permutations */
 	x = _mm512_add_epi16(x, _mm512_slli_epi64(x, 32));
-	x = _mm512_add_epi16(x, small ? small_sums_before(x) : sums_before(x));
-	_mm512_storeu_si512(out, _mm512_add_epi16(high, x));
-	s->sum = _mm512_add_epi16(_mm512_add_epi16(s->sum, s->step),
-				  _mm512_permutexvar_epi16(last, x));
+	if (small)
+		sum = _mm512_sub_epi16(_mm512_sub_epi16(sum, x), small_sums_before(x));
+	else
+		sum = _mm512_sub_epi16(sum, sums(x));
+	x = _mm512_sllv_epi16(_mm512_loadu_si512(out), k);
+	_mm512_storeu_si512(out, _mm512_add_epi16(x, sum));
+	return _mm512_permutexvar_epi16(_mm512_set1_epi16(LANES - 1), sum);
 }
 
 /* From places to values, in place. */
 TARGET_INLINE void all_values(const struct rice_list *l, uint32_t want, const struct unpack *u,
 			      bool small, uint8_t *out)
 {
-	const uint8_t *bits = l->bits;
+	const uint8_t *bits = l->bits, *end = out + 2 * (size_t)want;
 	const size_t bytes = l->bytes, whole = bytes >= 64 ? bytes - 63 : 0;
 	const size_t step = 4 * (size_t)l->k;
-	struct sums s = {.k = _mm512_set1_epi16((short)l->k),
-			 .step = _mm512_set1_epi16((short)(LANES - (LANES << l->k)))};
+	const __m512i k = _mm512_set1_epi16((short)l->k);
+	__m512i sum = _mm512_set1_epi16((short)(l->next + rice_mask(l->k)));
 	size_t byte = (size_t)(l->low / 8);
-	uint32_t i = 0;
 
-	s.sum = _mm512_sub_epi16(count16(), _mm512_sllv_epi16(count16(), s.k));
-	s.sum = _mm512_add_epi16(s.sum, _mm512_set1_epi16((short)l->next));
-	for (; i < want && byte < whole; i += LANES, byte += step)
-		values(u, &s, _mm512_loadu_si512(bits + byte), small, out + 2 * (size_t)i);
-	for (; i < want; i += LANES, byte += step)
-		values(u, &s, load64(bits, bytes, byte), small, out + 2 * (size_t)i);
+	for (; out < end && byte < whole; out += 2 * LANES, byte += step)
+		sum = values(u, sum, k, _mm512_loadu_si512(bits + byte), small, out);
+	for (; out < end; out += 2 * LANES, byte += step)
+		sum = values(u, sum, k, load64(bits, bytes, byte), small, out);
 }
 
-TARGET static int list(struct rice_list *l, uint8_t *out, uint32_t want)
+TARGET static void entries(struct rice_list *l, uint8_t *out, uint32_t want)
 {
-	/* first, so that it is ready when it is needed */
 	const struct unpack u = unpack_of(l->k, l->low % 8);
-	uint64_t bits;
 
-	if (ones(l, want, out, &bits) < 0)
-		return -EBADMSG;
-	if (l->k <= 6) /* 4 * 63 < 256 */
+	if (l->k <= SMALL)
 		all_values(l, want, &u, true, out);
 	else if (l->k < 15)
 		all_values(l, want, &u, false, out);
 	else /* four fields are more than 56 bits */
-		rice_values(l, want, out);
-	rice_advance(l, want, out, bits);
-	return 0;
+		rice_list_values(l, want, out);
+	rice_advance(l, want, out);
 }
 
 TARGET static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n)
@@ -220,98 +227,119 @@ TARGET static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint
 	return at + _tzcnt_u64(_pdep_u64(UINT64_C(1) << (n - 1), w)) + 1;
 }
 
-/* 32 at a time; what is behind the last goes to the place of more[] that is nobody's. */
+TARGET static uint64_t nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			       unsigned width, uint8_t *out)
+{
+	/* four bytes and the one behind them into each eighth */
+	const __m512i count = _mm512_load_si512(counting);
+	const __m512i half = _mm512_and_si512(_mm512_srli_epi64(count, 1), _mm512_set1_epi8(0x1c));
+	const __m512i from = _mm512_sub_epi8(count, half);
+	const __m512i shifts = _mm512_add_epi8(_mm512_set1_epi64(0x1c1814100c080400),
+					       _mm512_set1_epi8((char)(at % 8)));
+	const __m512i low = _mm512_set1_epi8(15), two = _mm512_set1_epi8(2);
+	uint64_t of_byte = 0, of_value = 0;
+	size_t byte = (size_t)(at / 8);
+
+	for (uint32_t i = 0; i < n; i += 64, byte += 32) {
+		uint64_t in = lowest(n - i);
+		__m512i x = _mm512_permutexvar_epi8(from, load64(bits, bytes, byte));
+
+		x = _mm512_multishift_epi64_epi8(shifts, x);
+		x = _mm512_add_epi8(_mm512_and_si512(x, low), two);
+		_mm512_storeu_si512(out + i, x);
+		of_byte += _mm_popcnt_u64(_mm512_mask_cmpeq_epu8_mask(in, x, _mm512_set1_epi8(16)));
+		of_value +=
+			_mm_popcnt_u64(_mm512_mask_cmpeq_epu8_mask(in, x, _mm512_set1_epi8(17)));
+	}
+	return of_byte + of_value * width;
+}
+
 TARGET static uint32_t spread(struct rice_spread *s)
 {
 	const __m512i from = _mm512_set1_epi16((short)s->from);
 	const __m512i n = _mm512_set1_epi16((short)s->n);
-	const __m512i nobody = _mm512_set1_epi16(RICE_MORE - 1);
-	uint8_t *more = s->more;
-	uint32_t at = 0, many = s->many;
+	const uint8_t *odds = s->odds, *odd_factors = s->odd_factors, *end = s->factors + s->n;
+	const uint32_t count = s->count;
+	uint8_t *later = s->later;
+	uint32_t many = s->many, took = count;
 
-	for (uint32_t i = 0; !s->more_is_set && i < s->n; i += 64)
-		_mm512_storeu_si512(more + i, _mm512_setzero_si512());
-	while (at < s->count) {
-		const uint8_t *nibbles = s->nibbles + at;
-		__m256i b = _mm256_loadu_si256((const __m256i *)nibbles);
-		__m512i x = _mm512_sub_epi16(_mm512_loadu_si512(s->odds + 2 * (size_t)at), from);
-		uint32_t below = _mm512_cmplt_epu16_mask(x, n), high;
-		uint32_t take = MIN((uint32_t)_tzcnt_u32(~below), s->count - at);
-		uint16_t i[LANES] __attribute__((aligned(64)));
+	if (!s->is_set)
+		for (uint8_t *f = s->factors; f < end; f += 64)
+			_mm512_storeu_si512(f, _mm512_set1_epi8(1));
+	for (uint32_t at = 0; at < count && took == count; at += LANES) {
+		uint32_t in = (uint32_t)lowest(count - at), high;
+		__m256i f = _mm256_loadu_si256((const __m256i *)(odd_factors + at));
+		__m512i x = _mm512_sub_epi16(_mm512_loadu_si512(odds + 2 * (size_t)at), from);
+		uint32_t below = _mm512_mask_cmplt_epu16_mask(in, x, n);
 
-		below = _bzhi_u32(~UINT32_C(0), take);
-		high = _mm256_mask_cmpgt_epu8_mask(below, b, _mm256_set1_epi8(14));
-		_mm512_storeu_si512(s->later + 2 * (size_t)many,
-				    _mm512_maskz_compress_epi16(high, x));
-		many += (uint32_t)_mm_popcnt_u32(high);
-		_mm512_store_si512(i, _mm512_mask_mov_epi16(nobody, below, x));
-		for (uint32_t j = 0; j < take; j += 4) {
-			more[i[j]] = nibbles[j];
-			more[i[j + 1]] = nibbles[j + 1];
-			more[i[j + 2]] = nibbles[j + 2];
-			more[i[j + 3]] = nibbles[j + 3];
+		/* a branch, since it is foreseen and what is counted has to be waited for */
+		if (!RICE_LIKELY(below == in)) {
+			took = at + (uint32_t)_tzcnt_u32(~below);
+			in = _bzhi_u32(in, took - at);
 		}
-		at += take;
-		if (take < LANES)
-			break;
+		high = _mm256_mask_cmpgt_epu8_mask(in, f, _mm256_set1_epi8(15));
+		_mm512_storeu_si512(later + 2 * (size_t)many, _mm512_maskz_compress_epi16(high, x));
+		many += (uint32_t)_mm_popcnt_u32(high);
 	}
 	s->many = many;
-	return at;
+	rice_spread_factors(s, took);
+	return took;
 }
 
 TARGET static void values_1(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			    const uint8_t *more, uint8_t *out)
+			    const uint8_t *factors, uint8_t *out)
 {
 	for (uint32_t i = 0; i < n; i += 32) {
 		__mmask32 minus = (__mmask32)rice_word(bits, bytes, at + i);
-		__m256i x = _mm256_add_epi8(_mm256_loadu_si256((const __m256i *)(more + i)),
-					    _mm256_set1_epi8(1));
+		__m256i x = _mm256_loadu_si256((const __m256i *)(factors + i));
 
 		_mm256_storeu_si256((__m256i *)(out + i),
 				    _mm256_mask_sub_epi8(x, minus, _mm256_setzero_si256(), x));
 	}
 }
 
-TARGET static void values_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			    const uint8_t *more, uint8_t *out)
+TARGET_INLINE void signed_2(const uint8_t *factors, uint32_t minus, uint8_t *out)
 {
-	const size_t whole = bytes >= 8 ? bytes - 7 : 0;
+	__m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)factors));
+
+	_mm512_storeu_si512(out, _mm512_mask_sub_epi16(x, minus, _mm512_setzero_si512(), x));
+}
+
+TARGET static void values_2(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    const uint8_t *factors, uint8_t *out)
+{
+	const uint8_t *end = factors + n;
 	const unsigned shift = at % 8;
 	size_t byte = (size_t)(at / 8);
 
-	for (uint32_t i = 0; i < n; i += 32, byte += 4) {
-		uint64_t w = RICE_LIKELY(byte < whole) ? rice_get(bits + byte, 8)
-						       : rice_load(bits, bytes, byte);
-		__mmask32 minus = (__mmask32)(w >> shift);
-		__m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(more + i)));
-
-		x = _mm512_add_epi16(x, _mm512_set1_epi16(1));
-		_mm512_storeu_si512(out + 2 * (size_t)i,
-				    _mm512_mask_sub_epi16(x, minus, _mm512_setzero_si512(), x));
+	for (; bytes >= 12 && byte < bytes - 11 && factors < end;
+	     byte += 8, factors += 64, out += 128) {
+		signed_2(factors, (uint32_t)(rice_get(bits + byte, 8) >> shift), out);
+		signed_2(factors + 32, (uint32_t)(rice_get(bits + byte + 4, 8) >> shift), out + 64);
 	}
+	for (; factors < end; byte += 4, factors += 32, out += 64)
+		signed_2(factors, (uint32_t)(rice_load(bits, bytes, byte) >> shift), out);
 }
 
 TARGET static void values_4(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			    const uint8_t *more, uint8_t *out)
+			    const uint8_t *factors, uint8_t *out)
 {
 	for (uint32_t i = 0; i < n; i += 16) {
 		__mmask16 minus = (__mmask16)rice_word(bits, bytes, at + i);
-		__m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(more + i)));
+		__m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(factors + i)));
 
-		x = _mm512_add_epi32(x, _mm512_set1_epi32(1));
 		_mm512_storeu_si512(out + 4 * (size_t)i,
 				    _mm512_mask_sub_epi32(x, minus, _mm512_setzero_si512(), x));
 	}
 }
 
 TARGET static void values_8(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			    const uint8_t *more, uint8_t *out)
+			    const uint8_t *factors, uint8_t *out)
 {
 	for (uint32_t i = 0; i < n; i += 8) {
 		__mmask8 minus = (__mmask8)rice_word(bits, bytes, at + i);
-		__m512i x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(more + i)));
+		__m512i x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(factors + i)));
 
-		x = _mm512_add_epi64(x, _mm512_set1_epi64(1));
 		_mm512_storeu_si512(out + 8 * (size_t)i,
 				    _mm512_mask_sub_epi64(x, minus, _mm512_setzero_si512(), x));
 	}
@@ -520,8 +548,10 @@ TARGET static uint32_t diff_8(const uint8_t *old, const uint8_t *new, uint32_t n
 
 const struct rice_kernel rice_kernel_avx512 = {
 	.name = "avx512",
-	.list = list,
+	.places = places,
+	.entries = entries,
 	.skip = skip,
+	.nibbles = nibbles,
 	.spread = spread,
 	.values = {values_1, values_2, values_4, values_8},
 	.gaps = gaps,

@@ -22,7 +22,8 @@
 enum {
 	RICE_CHUNK = 2048, /* most entries of a list decoded at a time */
 	RICE_SLACK = 64,   /* elements behind an output's last that a loop may overwrite */
-	RICE_MORE = RICE_CHUNK + RICE_SLACK, /* the last of them is nobody's */
+	RICE_BYTE = 16,	   /* the factor of nibble 14, to which a byte of the tail is added, */
+	RICE_VALUE = 17,   /* and what stands for nibble 15, whose value is in the tail */
 	RICE_WORD = 56,	   /* bits of a stream that one load is sure to bring, at any bit offset */
 	RICE_AHEAD = 4096, /* bytes that a diff has on their way: two streams, beyond their pages */
 };
@@ -45,16 +46,16 @@ struct rice_bits {
 	unsigned fill;
 };
 
-/* Where the nibbles of odd values go (rice.h), for a chunk of `n` values of which the first has the
- * index `from` in the block. */
+/* Where the factors of odd values go (m in rice.h), for a chunk of `n` values of which the first
+ * has the index `from` in the block. */
 struct rice_spread {
-	const uint8_t *odds;	/* u16: indices in the block; RICE_SLACK */
-	const uint8_t *nibbles; /* of each, plus one; RICE_SLACK */
+	const uint8_t *odds;	    /* u16: indices in the block; RICE_SLACK */
+	const uint8_t *odd_factors; /* of each, as nibbles() gives them; RICE_SLACK */
 	uint32_t count, from, n;
-	uint8_t *more;	/* what each value is beyond one; room for RICE_MORE */
-	uint8_t *later; /* u16: indices in the chunk of those with nibbles 14 and 15; RICE_SLACK */
+	uint8_t *factors; /* of each value; RICE_SLACK */
+	uint8_t *later; /* u16: indices in the chunk of those that go on in the tail; RICE_SLACK */
 	uint32_t many;	/* of later[] */
-	bool more_is_set; /* by an earlier call, or else it begins with zeros */
+	bool is_set;	/* factors[], by an earlier call, or else it begins with ones */
 };
 
 struct class_kernel;
@@ -63,20 +64,26 @@ struct class_kernel;
 struct rice_kernel {
 	const char *name;
 
-	/* Decodes the next `want` (1 ... RICE_CHUNK, at most left) entries into out, which has room
-	 * for RICE_SLACK more.  -EBADMSG when the stream ends before.  Entries of a malformed list
-	 * may have any values. */
-	int (*list)(struct rice_list *l, uint8_t *out, uint32_t want);
+	/* The next `want` (1 ... RICE_CHUNK, at most left) entries of a list, in two steps: what
+	 * their unary part says goes to out, which has room for RICE_SLACK more, and becomes them.
+	 * -EBADMSG when the stream ends before.  Entries of a malformed list may have any values.
+	 */
+	int (*places)(struct rice_list *l, uint8_t *out, uint32_t want);
+	void (*entries)(struct rice_list *l, uint8_t *out, uint32_t want);
 	/* The bit offset behind the `ones`-th one at or after bit `at`; UINT64_MAX when there are
 	 * fewer. */
 	uint64_t (*skip)(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t ones);
-	/* Writes more[] for the odd values of this chunk, up to the first that is not below n;
+	/* n nibbles from bit `at` on, each plus two; RICE_SLACK.  Returns how many bytes they have
+	 * in the tail, where values are of `width` bytes. */
+	uint64_t (*nibbles)(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			    unsigned width, uint8_t *out);
+	/* Writes factors[] for the odd values of this chunk, up to the first that is not below n;
 	 * returns how many there are.  All arithmetic is modulo 65,536. */
 	uint32_t (*spread)(struct rice_spread *s);
-	/* n elements, each 1 + more[i] or, where the bit (from bit `at` on) is one, the negative of
-	 * that; RICE_SLACK, of more[] as well.  No more[i] is above 16. */
+	/* n elements, each factors[i] or, where the bit (from bit `at` on) is one, the negative of
+	 * that; RICE_SLACK, of factors[] as well.  No factor is above 17. */
 	void (*values[4])(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			  const uint8_t *more, uint8_t *out);
+			  const uint8_t *factors, uint8_t *out);
 
 	/* gaps[i] = list[i] - list[i-1] - 1; the first is list[0]. */
 	void (*gaps)(const uint8_t *list, uint32_t n, uint16_t *gaps);
@@ -187,10 +194,8 @@ RICE_INLINE uint32_t rice_count(uint64_t v)
 	return (uint32_t)(v * UINT64_C(0x0101010101010101) >> 56);
 }
 
-/* The bits that the next want ones take, counted from l->unary: places[i] = bits before the i-th
- * one, modulo 65,536; *out_bits = all of them. */
-RICE_INLINE int rice_ones(const struct rice_list *l, uint32_t want, uint8_t *places,
-			  uint64_t *out_bits)
+/* places[i] = bits before the i-th one, counted from l->unary, modulo 65,536. */
+RICE_INLINE int rice_list_places(struct rice_list *l, uint32_t want, uint8_t *places)
 {
 	const uint64_t ones = UINT64_C(0x0001000100010001);
 	const uint8_t *bits = l->bits;
@@ -219,13 +224,13 @@ RICE_INLINE int rice_ones(const struct rice_list *l, uint32_t want, uint8_t *pla
 		}
 		at += RICE_WORD;
 	} while (n < want);
-	*out_bits = from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
+	l->unary += from + (uint16_t)(rice_get16(places + 2 * (size_t)want - 2) - from) + 1;
 	return 0;
 }
 
 /* From places to values, in place; entry i is ((place - i) << k) + i + the sum of low parts, and
  * what does not depend on the place is added up as it comes. */
-RICE_INLINE void rice_values(const struct rice_list *l, uint32_t want, uint8_t *out)
+RICE_INLINE void rice_list_values(const struct rice_list *l, uint32_t want, uint8_t *out)
 {
 	const unsigned k = l->k, step = k < 15 ? 4 : 1;
 	const uint32_t mask = (uint32_t)rice_mask(k);
@@ -245,10 +250,10 @@ RICE_INLINE void rice_values(const struct rice_list *l, uint32_t want, uint8_t *
 	}
 }
 
-RICE_INLINE void rice_advance(struct rice_list *l, uint32_t want, const uint8_t *out, uint64_t bits)
+/* After that many entries have come to out. */
+RICE_INLINE void rice_advance(struct rice_list *l, uint32_t want, const uint8_t *out)
 {
 	l->low += (uint64_t)want * l->k;
-	l->unary += bits;
 	l->left -= want;
 	l->next = rice_get16(out + 2 * (size_t)want - 2) + 1U;
 }
@@ -275,7 +280,7 @@ RICE_INLINE uint64_t rice_skip(const uint8_t *bits, size_t bytes, uint64_t at, u
 }
 
 RICE_INLINE void rice_signed(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			     const uint8_t *more, uint8_t *out, unsigned width)
+			     const uint8_t *factors, uint8_t *out, unsigned width)
 {
 	const uint64_t ones = UINT64_C(0x0001000100010001);
 
@@ -285,47 +290,97 @@ RICE_INLINE void rice_signed(const uint8_t *bits, size_t bytes, uint64_t at, uin
 		/* Of two bytes, four at a time: the product has bit j at bit 16*j, among others. */
 		for (uint32_t j = 0; width == 2 && j < 32; j += 4, w >>= 4) {
 			uint64_t minus = (w & 15) * UINT64_C(0x0000200040008001) & ones;
-			uint64_t x = rice_get(more + i + j, 4);
+			uint64_t x = rice_get(factors + i + j, 4);
 
 			x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
-			x = ((x | x << 8) & UINT64_C(0x00ff00ff00ff00ff)) + ones;
+			x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
 			/* no carry: no lane is 0 */
 			rice_set(out + 2 * (size_t)(i + j), (x ^ minus * 0xffff) + minus, 8);
 		}
 		for (uint32_t j = 0; width != 2 && j < 32; j++) {
-			uint64_t x = 1 + (uint64_t)more[i + j], minus = w >> j & 1;
+			uint64_t x = factors[i + j], minus = w >> j & 1;
 
 			rice_set(out + (size_t)(i + j) * width, (x ^ (0 - minus)) + minus, width);
 		}
 	}
 }
 
-/* Which nibbles go on in the tail cannot be predicted, so these are gathered without a branch. */
+/* Those of the first `took` odd values, whose indices are below n; in the first chunk nothing has
+ * to be subtracted. */
+RICE_INLINE void rice_spread_factors(const struct rice_spread *s, uint32_t took)
+{
+	const uint8_t *odds = s->odds, *odd_factors = s->odd_factors;
+	const uint32_t from = s->from;
+	uint8_t *factors = s->factors;
+	uint32_t at = 0;
+
+	for (; from == 0 && at + 4 <= took; at += 4, odds += 8, odd_factors += 4)
+		for (unsigned j = 0; j < 4; j++)
+			factors[rice_get16(odds + 2 * j)] = odd_factors[j];
+	for (; at < took; at++, odds += 2, odd_factors++)
+		factors[(uint16_t)(rice_get16(odds) - from)] = *odd_factors;
+}
+
+/* Which factors go on in the tail cannot be predicted, so these are gathered without a branch. */
 RICE_INLINE uint32_t rice_spread(struct rice_spread *s)
 {
-	const uint8_t *odds = s->odds, *nibbles = s->nibbles;
+	const uint8_t *odds = s->odds, *odd_factors = s->odd_factors;
 	const uint32_t count = s->count, n = s->n, from = s->from;
-	uint8_t *more = s->more, *later = s->later;
+	uint8_t *factors = s->factors, *later = s->later;
 	uint32_t at = 0, many = s->many;
 
-	if (!s->more_is_set)
-		memset(more, 0, n + RICE_SLACK / 2);
+	if (!s->is_set)
+		memset(factors, 1, n + RICE_SLACK / 2);
 	for (; at < count; at++) {
 		uint16_t i = (uint16_t)(rice_get16(odds + 2 * (size_t)at) - from);
 
 		if (i >= n)
 			break;
-		more[i] = nibbles[at];
+		factors[i] = odd_factors[at];
 		rice_set16(later + 2 * (size_t)many, i);
-		many += nibbles[at] > 14;
+		many += odd_factors[at] >= RICE_BYTE;
 	}
 	s->many = many;
 	return at;
 }
 
-/* Nibbles as bytes, each plus one; RICE_SLACK. */
-RICE_INLINE void rice_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
-			      uint8_t *out)
+/* The sum of 16 nibbles. */
+RICE_INLINE uint32_t rice_sum_of_nibbles(uint64_t w)
+{
+	const uint64_t low = UINT64_C(0x0f0f0f0f0f0f0f0f);
+
+	return (uint32_t)(((w & low) + (w >> 4 & low)) * UINT64_C(0x0101010101010101) >> 56);
+}
+
+/* The tail's bytes that n nibbles ask for.  Those of some words are counted together, place by
+ * place, as long as a nibble holds the number. */
+RICE_INLINE uint64_t rice_tail(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+			       unsigned width)
+{
+	const uint64_t ones = UINT64_C(0x1111111111111111);
+	const uint32_t nibbles = RICE_WORD / 4; /* of a word */
+	uint64_t tail = 0;
+
+	while (n > 0) {
+		uint64_t of_byte = 0, of_value = 0;
+
+		for (unsigned i = 0; i < 15 && n > 0; i++, at += RICE_WORD) {
+			uint32_t many = MIN(n, nibbles);
+			uint64_t w = rice_word(bits, bytes, at) & rice_mask(4 * many);
+			uint64_t high = w >> 1 & w >> 2 & w >> 3 & ones;
+
+			of_byte += high & ~w;
+			of_value += high & w;
+			n -= many;
+		}
+		tail += rice_sum_of_nibbles(of_byte) +
+			(uint64_t)rice_sum_of_nibbles(of_value) * width;
+	}
+	return tail;
+}
+
+RICE_INLINE uint64_t rice_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,
+				  unsigned width, uint8_t *out)
 {
 	for (uint32_t i = 0; i < n; i += 8) {
 		uint64_t x = rice_word(bits, bytes, at + 4 * (uint64_t)i) & 0xffffffff;
@@ -333,8 +388,9 @@ RICE_INLINE void rice_nibbles(const uint8_t *bits, size_t bytes, uint64_t at, ui
 		x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
 		x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
 		x = (x | x << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
-		rice_set(out + i, x + UINT64_C(0x0101010101010101), 8);
+		rice_set(out + i, x + UINT64_C(0x0202020202020202), 8);
 	}
+	return rice_tail(bits, bytes, at, n, width);
 }
 
 /* ---- writing bits ---- */

@@ -40,20 +40,26 @@ const uint8_t rice_wide_places[256][16]
 
 const uint8_t rice_counts[256] = {COUNTS64(0), COUNTS64(64), COUNTS64(128), COUNTS64(192)};
 
-static int list(struct rice_list *l, uint8_t *out, uint32_t want)
+static int places(struct rice_list *l, uint8_t *out, uint32_t want)
 {
-	uint64_t bits;
+	return rice_list_places(l, want, out);
+}
 
-	if (rice_ones(l, want, out, &bits) < 0)
-		return -EBADMSG;
-	rice_values(l, want, out);
-	rice_advance(l, want, out, bits);
-	return 0;
+static void entries(struct rice_list *l, uint8_t *out, uint32_t want)
+{
+	rice_list_values(l, want, out);
+	rice_advance(l, want, out);
 }
 
 static uint64_t skip(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t ones)
 {
 	return rice_skip(bits, bytes, at, ones);
+}
+
+static uint64_t nibbles(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n, unsigned width,
+			uint8_t *out)
+{
+	return rice_nibbles(bits, bytes, at, n, width, out);
 }
 
 static uint32_t spread(struct rice_spread *s)
@@ -83,9 +89,9 @@ static void put_unary(struct rice_bits *b, const uint16_t *g, uint32_t n, unsign
 
 #define OF_WIDTH(width)                                                                            \
 	static void values_##width(const uint8_t *bits, size_t bytes, uint64_t at, uint32_t n,     \
-				   const uint8_t *more, uint8_t *out)                              \
+				   const uint8_t *factors, uint8_t *out)                           \
 	{                                                                                          \
-		rice_signed(bits, bytes, at, n, more, out, width);                                 \
+		rice_signed(bits, bytes, at, n, factors, out, width);                              \
 	}                                                                                          \
 	static void signs_##width(struct rice_bits *b, const uint8_t *values, uint32_t n)          \
 	{                                                                                          \
@@ -109,8 +115,10 @@ OF_WIDTH(8)
 
 const struct rice_kernel rice_kernel_portable = {
 	.name = "portable",
-	.list = list,
+	.places = places,
+	.entries = entries,
 	.skip = skip,
+	.nibbles = nibbles,
 	.spread = spread,
 	.values = {values_1, values_2, values_4, values_8},
 	.gaps = gaps,
