@@ -7,13 +7,13 @@
  *
  *	offset size
  *	0      4    magic "WFP\0"
- *	4      1    form version, 0 or 1
+ *	4      1    form version, 0, 1 or 2
  *	5      1    op: 1 SET (new value), 2 ADD (difference modulo 2^(8*width)), 3 XOR
  *	6      1    width: bytes of an element, 1, 2, 4 or 8
  *	7      1    block shift, 16: blocks of 65,536 elements, blocks = ceil(numel / 65536)
  *	8      8    numel: elements of the tensor
  *	16     8    changed: elements in the patch, the sum of the blocks' counts
- *	24     8    version 0: reserved, 0
+ *	24     8    versions 0 and 2: reserved, 0
  *
  * All numbers and values are little-endian.  Positions may go beyond 2^32 elements.
  *
@@ -52,12 +52,19 @@
  * changed elements less one (bits 2-17), seven bits a byte, the lowest first; the highest bit of a
  * byte is 1 when another one follows, and the last is not 0 unless it is the only one.
  *
+ * Form version 2 is version 0 with blocks that may be BITS, for patches that change much; it stays
+ *in a cache, and is not published.
+ *
  * Block forms:
  *	0 RAW	count u16 positions within the block, strictly ascending, then count values
- *		(in version 0 an unchanged block is RAW with count 0: nothing)
+ *		(in versions 0 and 2 an unchanged block is RAW with count 0: nothing)
  *	1 DENSE	one value for each of the block's elements, in order; count = elements of the
  *		block.  For ADD and XOR a zero means "unchanged".
  *	2 RICE	version 1 only: see rice.h
+ *	3 BITS	version 2 only: 64 ranks, u16; a bitmap of the block's elements in words of 8 bytes,
+ *		bit i % 64 of word i / 64 for element i, 0 beyond the last element; then count
+ *		values, of the ones in order.  Rank r is the number of ones before element
+ *		1024 * r, 0 where there is none
  *
  * A reader of a range touches the blob's head, the directory entries (in version 1 also up to 64
  * lengths) and the payload of the blocks it overlaps, nothing else, so blobs can lie in a
@@ -73,10 +80,10 @@
 #include "codec/io.h"
 
 enum patch_op { PATCH_SET = 1, PATCH_ADD = 2, PATCH_XOR = 3 };
-enum patch_form { PATCH_RAW = 0, PATCH_DENSE = 1, PATCH_RICE = 2 };
+enum patch_form { PATCH_RAW = 0, PATCH_DENSE = 1, PATCH_RICE = 2, PATCH_BITS = 3 };
 
-/* What a writer makes: version 0, blocks RAW or DENSE, for speed; or version 1, each block in the
- * form that is smallest. */
+/* What a writer makes: version 0, or 2 where a block is BITS, for speed; or version 1.  Each block
+ * has the smallest of the forms that there are. */
 enum patch_coding { PATCH_CODING_RAW, PATCH_CODING_RICE };
 
 enum {
@@ -95,7 +102,7 @@ const char *patch_kernel_name(const struct rice_kernel *kernel);
 
 /* A view of one tensor's blob; borrows the bytes. */
 struct patch {
-	const uint8_t *dir;	/* version 0: blocks + 1 entries; version 1: groups */
+	const uint8_t *dir;	/* versions 0, 2: blocks + 1 entries; version 1: groups */
 	const uint8_t *payload; /* payload_len bytes; in version 1 with the zeros that follow */
 	uint64_t payload_len;
 	uint64_t numel, changed, blocks;

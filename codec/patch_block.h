@@ -6,17 +6,17 @@
  * values lie inside the payload.  The positions themselves have not been looked at: whoever uses
  * them checks them, except that in a block of PATCH_BLOCK elements no u16 can be out of the block.
  *
- * A RICE block is read a piece at a time through a struct rice_reader, each of which is a block of
- * the form RAW: patch_piece().
+ * RICE and BITS blocks can be read a piece at a time through a struct patch_reader, each of which
+ * is a block of the form RAW: patch_piece().
  */
 #ifndef CODEC_PATCH_BLOCK_H
 #define CODEC_PATCH_BLOCK_H
 
 #include "codec/patch.h"
+#include "codec/patch_change.h"
 #include "codec/rice.h"
 
-#define PATCH_INLINE static inline __attribute__((always_inline))
-#define PATCH_MAGIC  "WFP\0"
+#define PATCH_MAGIC "WFP\0"
 
 enum {
 	PATCH_OFFSET_BITS = 40,
@@ -26,6 +26,13 @@ enum {
 	PATCH_LINE = 64,		 /* bytes a prefetch brings */
 	PATCH_PREFETCH_MAX = 16 * 1024,	 /* bytes of one list that are worth a prefetch */
 	PATCH_WRITE_BUFFER = 256 * 1024, /* bytes of payload gathered before the sink sees them */
+};
+
+enum {
+	PATCH_BITS_WORD = 64,	/* elements of a word of a BITS block */
+	PATCH_BITS_RANKS = 128, /* bytes of ranks */
+	PATCH_BITS_STEP = 1024, /* elements from one rank to the next */
+	PATCH_BITS_MAX = PATCH_BITS_RANKS + PATCH_BLOCK / 8,
 };
 
 enum {
@@ -41,7 +48,7 @@ enum {
 #define PATCH_OFFSET_MAX ((UINT64_C(1) << PATCH_OFFSET_BITS) - 1)
 
 struct patch_block {
-	const uint8_t *positions; /* count u16, RAW only */
+	const uint8_t *positions; /* count u16, RAW only; BITS: the bitmap, behind the ranks */
 	const uint8_t *values;
 	const uint8_t *payload; /* after the prefix of version 1 */
 	uint64_t payload_len;
@@ -73,10 +80,30 @@ PATCH_INLINE uint32_t patch_block_elements(uint64_t numel, uint64_t block)
 	return (uint32_t)MIN(numel - (block << PATCH_BLOCK_SHIFT), (uint64_t)PATCH_BLOCK);
 }
 
+PATCH_INLINE uint32_t patch_bits_words(uint32_t elements)
+{
+	return (elements + PATCH_BITS_WORD - 1) / PATCH_BITS_WORD;
+}
+
+/* Bytes before the values of a block that is not RICE. */
+PATCH_INLINE uint64_t patch_values_at(const struct patch_entry *e)
+{
+	switch (e->form) {
+	case PATCH_RAW: return 2 * (uint64_t)e->count;
+	case PATCH_BITS: return PATCH_BITS_RANKS + 8 * (uint64_t)patch_bits_words(e->elements);
+	default: return 0;
+	}
+}
+
 PATCH_INLINE uint64_t patch_block_size(const struct patch_entry *e, unsigned width)
 {
-	return e->form == PATCH_RAW ? (uint64_t)e->count * (2 + width)
-				    : (uint64_t)e->elements * width;
+	return patch_values_at(e) + (uint64_t)e->count * width;
+}
+
+PATCH_INLINE bool patch_form_known(const struct patch *p, unsigned form)
+{
+	return form <= PATCH_DENSE || (p->version == 1 && form == PATCH_RICE) ||
+	       (p->version == 2 && form == PATCH_BITS);
 }
 
 /* The block that e says, whose payload begins at e->offset.  -EBADMSG when it is not inside. */
@@ -84,14 +111,13 @@ PATCH_INLINE int patch_block_of(const struct patch *p, const struct patch_entry 
 				struct patch_block *out)
 {
 	if (e->end > p->payload_len || e->offset > e->end || e->count > e->elements ||
-	    e->form > PATCH_RICE - (p->version == 0) ||
-	    (e->form == PATCH_DENSE && e->count != e->elements) ||
+	    !patch_form_known(p, e->form) || (e->form == PATCH_DENSE && e->count != e->elements) ||
 	    (e->form != PATCH_RICE && patch_block_size(e, p->width) > e->end - e->offset))
 		return -EBADMSG;
 	out->payload = p->payload + e->offset;
 	out->payload_len = e->end - e->offset;
-	out->positions = out->payload;
-	out->values = out->payload + (e->form == PATCH_RAW ? 2 * (size_t)e->count : 0);
+	out->positions = out->payload + (e->form == PATCH_BITS ? PATCH_BITS_RANKS : 0);
+	out->values = out->payload + patch_values_at(e);
 	out->count = e->count;
 	out->elements = e->elements;
 	out->form = e->form;
@@ -137,33 +163,70 @@ PATCH_INLINE int patch_block_at(const struct patch *p, uint64_t block, struct pa
 {
 	struct patch_entry e;
 
-	if (p->version == 0)
+	if (p->version != 1)
 		e = patch_entry_at(p, block);
 	else if (patch_groups_entry(p, block, &e) < 0)
 		return -EBADMSG;
 	return patch_block_of(p, &e, out);
 }
 
-/* Begins to read a RICE block. */
+/* ---- a block as pieces of the form RAW ---- */
+
+struct patch_reader {
+	struct rice_reader rice;  /* BITS: of which only the list of positions is used */
+	struct patch_block block; /* BITS */
+	uint32_t word, done;	  /* BITS: of the bitmap and of the values, what has been read */
+	unsigned width;
+};
+
+/* ---- BITS: patch_bits.c ---- */
+
+/* How many elements of the block before e change: at most count, whatever the block contains. */
+uint32_t patch_bits_rank(const struct patch_block *blk, uint32_t e);
+
+/* Changes elements [e0, e1), not empty, of which dst is the first.  -EBADMSG. */
+int patch_bits_apply(const struct patch *p, const struct patch_block *blk, uint32_t e0, uint32_t e1,
+		     uint8_t *dst) MUST_CHECK;
+
+/* patch_piece() of a BITS block. */
+int patch_bits_piece(struct patch_reader *r, struct patch_block *out) MUST_CHECK;
+
+/* Are bitmap and ranks what they have to be?  The index of the first rank that is not, or
+ * PATCH_BITS_RANKS / 2 for bits that are not as many as the count or beyond the block; else -1. */
+int patch_bits_check(const struct patch_block *blk);
+
+/* Ranks and bitmap of ascending positions; returns their length. */
+size_t patch_bits_make(const uint8_t *positions, uint32_t count, uint32_t elements,
+		       uint8_t dst[PATCH_BITS_MAX]);
+
+/* Begins to read a RICE or BITS block. */
 PATCH_INLINE int patch_pieces(const struct patch *p, const struct patch_block *blk,
-			      struct rice_reader *r)
+			      struct patch_reader *r)
 {
-	return rice_open(r, p->kernel, blk->payload, (size_t)blk->payload_len, p->op, p->width,
-			 blk->count, blk->elements);
+	r->block = *blk;
+	r->word = r->done = 0;
+	r->width = p->width;
+	if (blk->form == PATCH_BITS)
+		return 0;
+	return rice_open(&r->rice, p->kernel, blk->payload, (size_t)blk->payload_len, p->op,
+			 p->width, blk->count, blk->elements);
 }
 
 /* The next elements of it as a RAW block; 1, 0 when there are no more, -EBADMSG. */
-PATCH_INLINE int patch_piece(struct rice_reader *r, struct patch_block *out)
+PATCH_INLINE int patch_piece(struct patch_reader *r, struct patch_block *out)
 {
-	int n = rice_next(r);
+	int n;
 
+	if (r->block.form == PATCH_BITS)
+		return patch_bits_piece(r, out);
+	n = rice_next(&r->rice);
 	if (n <= 0)
 		return n;
 	*out = (struct patch_block){
-		.positions = r->positions,
-		.values = r->values,
+		.positions = r->rice.positions,
+		.values = r->rice.values,
 		.count = (uint32_t)n,
-		.elements = r->elements,
+		.elements = r->rice.elements,
 		.form = PATCH_RAW,
 	};
 	return 1;
@@ -176,60 +239,6 @@ PATCH_INLINE void patch_prefetch_bytes(const uint8_t *p, size_t len)
 		__builtin_prefetch(p + i, 0, 2);
 }
 
-/* One element as a number; width is a constant where this is inlined into a loop. */
-PATCH_INLINE uint64_t patch_load(const uint8_t *p, unsigned width)
-{
-	switch (width) {
-	case 1: return *p;
-	case 2: return load_le16(p);
-	case 4: return load_le32(p);
-	default: return load_le64(p);
-	}
-}
-
-PATCH_INLINE void patch_store(uint8_t *p, uint64_t v, unsigned width)
-{
-	switch (width) {
-	case 1: *p = (uint8_t)v; break;
-	case 2: store_le16(p, (uint16_t)v); break;
-	case 4: store_le32(p, (uint32_t)v); break;
-	default: store_le64(p, v);
-	}
-}
-
-/* Changes the element at dst by the value, as op says. */
-PATCH_INLINE void patch_change(uint8_t *dst, const uint8_t *value, enum patch_op op, unsigned width)
-{
-	uint64_t v = patch_load(value, width);
-
-	if (op == PATCH_ADD)
-		v += patch_load(dst, width);
-	else if (op == PATCH_XOR)
-		v ^= patch_load(dst, width);
-	patch_store(dst, v, width);
-}
-
-/* Changes n elements in a row. */
-PATCH_INLINE void patch_change_row(uint8_t *restrict dst, const uint8_t *restrict values, size_t n,
-				   enum patch_op op, unsigned width)
-{
-	if (op == PATCH_SET) {
-		memcpy(dst, values, n * width);
-	} else if (op == PATCH_XOR) {
-		for (size_t i = 0; i < n * width; i++)
-			dst[i] ^= values[i];
-	} else {
-		for (size_t i = 0; i < n; i++)
-			patch_change(dst + i * width, values + i * width, op, width);
-	}
-}
-
-/* 0 ... 3 for widths 1, 2, 4, 8: the column of the tables of loops. */
-PATCH_INLINE unsigned patch_width_log(unsigned width)
-{
-	return (unsigned)__builtin_ctz(width);
-}
-
 /*
  * The writer.  The merger fills positions[] and values[] of a block itself and calls
  * patch_writer_block(); patch_writer_add() does the same with what it is given.
@@ -238,12 +247,14 @@ struct patch_writer {
 	const struct sink *sink;
 	uint64_t at; /* the blob in the sink */
 	uint64_t numel, blocks;
-	uint64_t changed; /* in the blocks that are done */
-	uint64_t payload; /* bytes of payload so far, buffered ones included */
-	uint64_t next;	  /* directory entries below are filled in */
-	uint64_t block;	  /* whose elements are in positions[] */
-	uint32_t count;	  /* of positions[] */
-	uint64_t floor;	  /* the least position that may come */
+	uint64_t changed;		  /* in the blocks that are done */
+	uint64_t payload;		  /* bytes of payload so far, buffered ones included */
+	uint64_t next;			  /* directory entries below are filled in */
+	uint64_t block;			  /* whose elements are in positions[] */
+	uint32_t count;			  /* of positions[] */
+	bool has_bits;			  /* a block is BITS, so this is version 2 */
+	const struct rice_kernel *kernel; /* which decides when a block is */
+	uint64_t floor;			  /* the least position that may come */
 	size_t buffered;
 	enum patch_op op;
 	unsigned width;

@@ -58,10 +58,28 @@ static int check_rice(const struct patch *p, uint64_t block, const struct patch_
 	return ret;
 }
 
+static int check_bits(const struct patch *p, uint64_t block, const struct patch_entry *e,
+		      struct why *why)
+{
+	struct patch_block blk;
+	int ret = patch_block_of(p, e, &blk), wrong = ret < 0 ? 0 : patch_bits_check(&blk);
+
+	if (wrong < 0)
+		return 0;
+	if (wrong < PATCH_BITS_RANKS / 2)
+		return why_set(why, EBADMSG,
+			       "block %llu of the patch: rank %d is not the number of ones before "
+			       "it",
+			       (unsigned long long)block, wrong);
+	return why_set(why, EBADMSG,
+		       "block %llu of the patch changes %u elements and its bitmap has others",
+		       (unsigned long long)block, e->count);
+}
+
 /* A block of the directory, if it is one of version 1, whose lengths are known to add up. */
 static int entry_of(const struct patch *p, uint64_t block, struct patch_entry *e, struct why *why)
 {
-	if (p->version == 0) {
+	if (p->version != 1) {
 		*e = patch_entry_at(p, block);
 		return 0;
 	}
@@ -80,10 +98,10 @@ static int check_block(const struct patch *p, uint64_t block, uint32_t *out_coun
 
 	if (ret < 0)
 		return ret;
-	if (p->version == 0 && block == 0 && e.offset != 0)
+	if (p->version != 1 && block == 0 && e.offset != 0)
 		return why_set(why, EBADMSG, "the patch's first block begins at %llu, not at 0",
 			       (unsigned long long)e.offset);
-	if (e.form > PATCH_RICE - (p->version == 0))
+	if (!patch_form_known(p, e.form))
 		return why_set(why, EBADMSG, "block %llu of the patch has the unknown form %u", b,
 			       e.form);
 	if (e.count > e.elements)
@@ -107,6 +125,8 @@ static int check_block(const struct patch *p, uint64_t block, uint32_t *out_coun
 			       "block %llu of the patch has %llu bytes of payload instead of %llu",
 			       b, (unsigned long long)(e.end - e.offset),
 			       (unsigned long long)patch_block_size(&e, p->width));
+	if (e.form == PATCH_BITS)
+		return check_bits(p, block, &e, why);
 	return e.form == PATCH_RAW ? check_positions(p, block, &e, why) : 0;
 }
 
@@ -125,14 +145,14 @@ int patch_check(const struct patch *patch, struct why *why)
 			return ret;
 		changed += count;
 	}
-	if (patch->version == 0 && patch->blocks == 0 && patch->payload_len != 0)
+	if (patch->version != 1 && patch->blocks == 0 && patch->payload_len != 0)
 		return why_set(why, EBADMSG, "the patch has payload but no blocks");
 	if (changed != patch->changed)
 		return why_set(why, EBADMSG,
 			       "the patch says that it changes %llu elements and its blocks have "
 			       "%llu",
 			       (unsigned long long)patch->changed, (unsigned long long)changed);
-	for (uint64_t i = patch->payload_len; patch->version == 0 && i % 8 != 0; i++)
+	for (uint64_t i = patch->payload_len; patch->version != 1 && i % 8 != 0; i++)
 		if (patch->payload[i] != 0)
 			return why_set(why, EBADMSG, "the padding of the patch is not zero");
 	return 0;

@@ -32,7 +32,7 @@ struct merger {
 	uint8_t *kinds;	   /* a kind per element, zero between blocks; NULL: one operation */
 	uint8_t kind;	   /* with kinds: what all elements kept so far need, 0 before the first */
 	unsigned width;
-	struct rice_reader reader; /* of the RICE block at hand */
+	struct patch_reader reader; /* of the block at hand, RICE or (with kinds) BITS */
 };
 
 /* ---- into the scratch ---- */
@@ -218,6 +218,20 @@ static void prefetch_block(const struct patch *p, uint64_t block)
 		patch_prefetch_bytes(blk.payload, (size_t)blk.payload_len);
 }
 
+/* A block of the form BITS, which is spread over the scratch as it is. */
+static int gather_bits(struct merger *m, const struct patch *p, const struct patch_block *blk)
+{
+	const uint32_t rest = blk->elements % PATCH_BITS_WORD;
+	uint32_t words = blk->elements / PATCH_BITS_WORD;
+
+	for (uint32_t w = 0; w < words; w++)
+		m->touched[w] |= load_le64(blk->positions + 8 * (size_t)w);
+	if (rest != 0)
+		m->touched[words] |=
+			load_le64(blk->positions + 8 * (size_t)words) & ((UINT64_C(1) << rest) - 1);
+	return patch_bits_apply(p, blk, 0, blk->elements, m->scratch);
+}
+
 /* A block, or a piece of one, into the scratch. */
 static int gather_block(struct merger *m, const struct patch *p, const struct patch_block *blk)
 {
@@ -225,7 +239,7 @@ static int gather_block(struct merger *m, const struct patch *p, const struct pa
 				: gathers[p->op][patch_width_log(p->width)](m, blk);
 }
 
-static int gather_rice(struct merger *m, const struct patch *p, const struct patch_block *blk)
+static int gather_pieces(struct merger *m, const struct patch *p, const struct patch_block *blk)
 {
 	struct patch_block piece;
 	int ret = patch_pieces(p, blk, &m->reader);
@@ -259,8 +273,12 @@ static int merge_block(struct merger *m, const struct patch *const *patches, siz
 			prefetch_block(patches[i + 1], block);
 		if (ret == 0 && blk.count > 0) {
 			any = true;
-			ret = blk.form == PATCH_RICE ? gather_rice(m, p, &blk)
-						     : gather_block(m, p, &blk);
+			if (blk.form == PATCH_BITS && m->kinds == NULL)
+				ret = gather_bits(m, p, &blk);
+			else
+				ret = blk.form == PATCH_RICE || blk.form == PATCH_BITS
+					      ? gather_pieces(m, p, &blk)
+					      : gather_block(m, p, &blk);
 			pass_hash(m, p, block);
 		}
 		if (ret < 0)
@@ -305,6 +323,7 @@ static int merger_init(struct merger *m, enum patch_coding coding,
 	if (m->writer == NULL || m->scratch == NULL || m->touched == NULL ||
 	    (mixed && m->kinds == NULL))
 		return why_set(why, ENOMEM, "out of memory for merging patches");
+	m->writer->kernel = first->kernel;
 	if (coding == PATCH_CODING_RICE)
 		return patch_writer_rice(m->writer, first->kernel, hashes, why);
 	return 0;

@@ -14,6 +14,7 @@
  * So a malformed block gives wrong bytes or -EBADMSG, never a wild access.
  *
  * A RICE block is decoded a piece at a time, each of which is then applied as if it were the block.
+ * A BITS block is patch_bits.c's, but for elements that the range cuts.
  *
  * There is one loop per operation and width (the tables at `loops`), because the scatter is what a
  * read of a patched tensor costs over memcpy.
@@ -33,10 +34,10 @@ static int open_head(const uint8_t *head, struct patch *p, struct why *why)
 
 	if (memcmp(head, PATCH_MAGIC, 4) != 0)
 		return why_set(why, EBADMSG, "the patch does not begin with \"WFP\"");
-	if (head[4] > 1)
+	if (head[4] > 2)
 		return why_set(why, ENOTSUP,
-			       "the patch has form version %u, this program reads versions 0 and "
-			       "1: use a newer weightfs",
+			       "the patch has form version %u, this program reads versions 0 to "
+			       "2: use a newer weightfs",
 			       head[4]);
 	if (head[5] < PATCH_SET || head[5] > PATCH_XOR)
 		return why_set(why, EBADMSG, "the patch has the unknown operation %u", head[5]);
@@ -45,7 +46,7 @@ static int open_head(const uint8_t *head, struct patch *p, struct why *why)
 			       head[6]);
 	if (head[7] != PATCH_BLOCK_SHIFT)
 		return why_set(why, EBADMSG, "the patch has block shift %u, not 16", head[7]);
-	if (head[4] == 0 && load_le64(head + 24) != 0)
+	if (head[4] != 1 && load_le64(head + 24) != 0)
 		return why_set(why, EBADMSG, "the reserved bytes of the patch's head are not zero");
 	p->version = head[4];
 	p->kernel = patch_kernel(NULL);
@@ -247,6 +248,12 @@ static void apply_bytes(const struct patch *p, const struct patch_block *blk, ui
 
 	if (blk->form == PATCH_DENSE) {
 		value = blk->values + (size_t)e * p->width;
+	} else if (blk->form == PATCH_BITS) {
+		uint32_t i = patch_bits_rank(blk, e);
+
+		if (i == blk->count || !(blk->positions[e / 8] >> e % 8 & 1))
+			return;
+		value = blk->values + (size_t)i * p->width;
 	} else {
 		uint32_t i = lower_bound(blk, e);
 
@@ -279,6 +286,8 @@ static int apply_part(const struct patch *p, const struct patch_block *blk, cons
 	if (c->e0 >= c->e1)
 		return 0;
 	dst += c->e0 * w - c->b0;
+	if (blk->form == PATCH_BITS)
+		return patch_bits_apply(p, blk, c->e0, c->e1, dst);
 	if (blk->form == PATCH_RAW)
 		return loop->part(dst, blk, c->lo, c->hi, c->e0, c->e1);
 	loop->row(dst, blk->values + (size_t)c->e0 * w, c->e1 - c->e0);
@@ -302,6 +311,8 @@ PATCH_INLINE int apply_block(const struct patch *p, const struct patch_block *bl
 	struct cut c;
 
 	if (begin >= off && end - begin >= UINT64_C(1) << shift) {
+		if (blk->form == PATCH_BITS)
+			return patch_bits_apply(p, blk, 0, blk->elements, dst + (begin - off));
 		if (blk->form == PATCH_DENSE)
 			loop->row(dst + (begin - off), blk->values, blk->count);
 		else
@@ -317,7 +328,7 @@ static __attribute__((noinline)) int apply_rice(const struct patch *p,
 						const struct patch_block *blk, uint64_t block,
 						uint64_t off, uint8_t *dst, size_t len)
 {
-	struct rice_reader r;
+	struct patch_reader r;
 	struct patch_block piece;
 	int ret = patch_pieces(p, blk, &r);
 
@@ -371,6 +382,11 @@ static void prefetch_block(const struct patch *p, const struct patch_block *blk,
 			 (uint64_t)blk->count);
 		lo -= e0 == 0 ? 0 : MIN(lo, (uint64_t)SEARCH_NEAR);
 		patch_prefetch_bytes(blk->positions + 2 * lo, 2 * (hi - lo));
+	} else if (blk->form == PATCH_BITS) {
+		patch_prefetch_bytes(blk->payload, PATCH_BITS_RANKS);
+		patch_prefetch_bytes(blk->positions + e0 / 8, (size_t)(e1 - e0) / 8);
+		lo = blk->count * e0 / blk->elements;
+		hi = (uint64_t)blk->count * e1 / blk->elements;
 	}
 	patch_prefetch_bytes(blk->values + lo * p->width, (hi - lo) * p->width);
 }
@@ -387,10 +403,23 @@ void patch_prefetch(const struct patch *patch, uint64_t off, size_t len)
 			prefetch_block(patch, &blk, b, off, off + len);
 }
 
+/* Of a part of a BITS block. */
+static uint64_t bits_cost(const struct patch_block *blk, uint32_t e0, uint32_t e1, unsigned width)
+{
+	uint32_t lo, hi;
+
+	if (e0 >= e1)
+		return 0;
+	lo = patch_bits_rank(blk, e0);
+	hi = patch_bits_rank(blk, e1);
+	return PATCH_BITS_RANKS + 8 * (patch_bits_words(e1) - e0 / PATCH_BITS_WORD) +
+	       (uint64_t)(hi > lo ? hi - lo : 0) * width;
+}
+
 uint64_t patch_cost(const struct patch *patch, uint64_t off, size_t len)
 {
 	const unsigned shift = PATCH_BLOCK_SHIFT + patch_width_log(patch->width);
-	uint64_t cost = patch->version == 0 ? 8 : 0; /* the entry that ends the last block */
+	uint64_t cost = patch->version != 1 ? 8 : 0; /* the entry that ends the last block */
 
 	if (len == 0 || !range_ok(patch, off, len))
 		return 0;
@@ -398,7 +427,7 @@ uint64_t patch_cost(const struct patch *patch, uint64_t off, size_t len)
 		struct patch_block blk;
 		struct cut c;
 
-		if (patch->version == 0)
+		if (patch->version != 1)
 			cost += 8;
 		else if (b == off >> shift || b % PATCH_GROUP == 0)
 			cost += PATCH_GROUP_ENTRY + (uint64_t)PATCH_GROUP * patch->length_size;
@@ -411,6 +440,8 @@ uint64_t patch_cost(const struct patch *patch, uint64_t off, size_t len)
 		c = cut_block(patch, &blk, b, off, off + len);
 		if (blk.form == PATCH_DENSE)
 			cost += c.b1 - c.b0;
+		else if (blk.form == PATCH_BITS)
+			cost += bits_cost(&blk, c.e0, c.e1, patch->width);
 		else
 			cost += (uint64_t)(c.hi > c.lo ? c.hi - c.lo : 0) * (2 + patch->width);
 	}

@@ -11,12 +11,15 @@
  * next; `floor` is one above the last position taken; payload offsets fit their 40 bits or the
  * writer fails.
  *
- * All of this is form version 0; where version 1 differs, patch_write_groups.c goes on.
+ * All of this is form version 0, or 2 once a block is BITS; where version 1 differs,
+ * patch_write_groups.c goes on.
  *
  * A writer belongs to one thread.
  */
 #include "codec/patch.h"
+#include "codec/bits_kernel.h"
 #include "codec/patch_block.h"
+#include "codec/rice_kernel.h"
 
 #include <stdlib.h>
 
@@ -27,6 +30,7 @@ struct patch_writer *patch_writer_new(enum patch_op op, unsigned width, uint64_t
 
 	if (w == NULL)
 		return NULL;
+	w->kernel = patch_kernel(NULL);
 	w->sink = sink;
 	w->at = at;
 	w->op = op;
@@ -142,18 +146,37 @@ static void fill_directory(struct patch_writer *w, uint64_t block)
 			   patch_entry_pack(w->payload, 0, PATCH_RAW));
 }
 
+static int put_bits(struct patch_writer *w, uint32_t count, uint32_t elements, struct why *why)
+{
+	uint8_t bytes[PATCH_BITS_MAX];
+
+	w->has_bits = true;
+	return patch_writer_put(w, bytes, patch_bits_make(w->positions, count, elements, bytes),
+				why);
+}
+
+/* The size of a block as BITS; UINT64_MAX where positions are quicker. */
+static uint64_t bits_size(const struct patch_writer *w, uint32_t count, uint32_t elements)
+{
+	const struct patch_entry e = {.form = PATCH_BITS, .count = count, .elements = elements};
+	const uint64_t least = (uint64_t)w->kernel->bits->least * elements / PATCH_BLOCK;
+
+	return count < least ? UINT64_MAX : patch_block_size(&e, w->width);
+}
+
 int patch_writer_block(struct patch_writer *w, uint64_t block, uint32_t count, struct why *why)
 {
 	uint32_t elements = patch_block_elements(w->numel, block);
 	uint64_t raw = (uint64_t)count * (2 + w->width), dense = (uint64_t)elements * w->width;
-	unsigned form = PATCH_RAW;
+	uint64_t bits = bits_size(w, count, elements);
+	unsigned form = bits < raw ? PATCH_BITS : PATCH_RAW;
 	int ret = 0;
 
 	if (count == 0)
 		return 0;
 	if (w->groups != NULL)
 		return patch_groups_block(w, block, count, why);
-	if (dense < raw && (w->op != PATCH_SET || count == elements))
+	if (dense < MIN(raw, bits) && (w->op != PATCH_SET || count == elements))
 		form = PATCH_DENSE;
 	fill_directory(w, block);
 	w->next = block + 1;
@@ -164,6 +187,8 @@ int patch_writer_block(struct patch_writer *w, uint64_t block, uint32_t count, s
 	store_le64(w->front + PATCH_HEAD + 8 * block, patch_entry_pack(w->payload, count, form));
 	if (ret == 0 && form == PATCH_RAW)
 		ret = patch_writer_put(w, w->positions, 2 * (size_t)count, why);
+	if (form == PATCH_BITS)
+		ret = put_bits(w, count, elements, why);
 	if (ret == 0)
 		ret = patch_writer_put(w, w->values, (size_t)count * w->width, why);
 	w->changed += count;
@@ -243,6 +268,8 @@ int patch_writer_end(struct patch_writer *w, uint64_t *out_len, uint64_t *out_ch
 	if (ret < 0)
 		return ret;
 	memcpy(w->front, PATCH_MAGIC, 4);
+	if (w->has_bits)
+		w->front[4] = 2;
 	w->front[5] = (uint8_t)w->op;
 	w->front[6] = (uint8_t)w->width;
 	w->front[7] = PATCH_BLOCK_SHIFT;

@@ -38,12 +38,12 @@ struct changes {	   /* of a span; arrays with room for `cap` and RICE_SLACK more
 struct encoder {
 	const struct patch *patch;
 	const struct source *reference;
-	struct rice_encoder *rice;  /* owned */
-	struct rice_reader *reader; /* owned */
-	uint8_t *span;		    /* owned: the reference's bytes */
-	uint8_t *classes;	    /* owned: of a block's elements */
-	uint8_t *positions;	    /* owned: of a list */
-	uint8_t *code;		    /* owned: of a list */
+	struct rice_encoder *rice;   /* owned */
+	struct patch_reader *reader; /* owned */
+	uint8_t *span;		     /* owned: the reference's bytes */
+	uint8_t *classes;	     /* owned: of a block's elements */
+	uint8_t *positions;	     /* owned: of a list */
+	uint8_t *code;		     /* owned: of a list */
 	size_t code_cap;
 	uint32_t *keys; /* owned: KEYS counts */
 	struct changes changes;
@@ -130,7 +130,7 @@ static int take_block(struct encoder *e, uint64_t block, uint32_t first)
 
 	if (ret < 0 || blk.count == 0)
 		return ret;
-	if (blk.form != PATCH_RICE)
+	if (blk.form == PATCH_RAW || blk.form == PATCH_DENSE)
 		return take_piece(e, first, &blk);
 	ret = patch_pieces(e->patch, &blk, e->reader);
 	while (ret == 0 && (ret = patch_piece(e->reader, &piece)) > 0)

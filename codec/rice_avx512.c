@@ -16,6 +16,7 @@
  *
  * No state; any number of threads.
  */
+#include "codec/bits_kernel.h"
 #include "codec/class_kernel.h"
 #include "codec/rice_kernel.h"
 
@@ -562,5 +563,6 @@ const struct rice_kernel rice_kernel_avx512 = {
 	.odd = {odd_1, odd_2, odd_4, odd_8},
 	.diff = {diff_1, diff_2, diff_4, diff_8},
 	.classes = &class_kernel_avx512,
+	.bits = &bits_kernel_avx512,
 };
 #endif

@@ -58,6 +58,7 @@ struct rice_spread {
 	bool is_set;	/* factors[], by an earlier call, or else it begins with ones */
 };
 
+struct bits_kernel;
 struct class_kernel;
 
 /* Tables indexed [4] are for elements of 1, 2, 4 and 8 bytes. */
@@ -103,6 +104,7 @@ struct rice_kernel {
 			    uint8_t *values);
 
 	const struct class_kernel *classes; /* class_kernel.h, for the same kind of CPU */
+	const struct bits_kernel *bits;	    /* bits_kernel.h, likewise */
 };
 
 /* For each byte the places of its ones, ascending, also as u16, and how many they are. */

@@ -104,7 +104,7 @@ int trl_positions(const struct patch *patch, uint64_t block, uint64_t *positions
 {
 	const uint64_t first = block << PATCH_BLOCK_SHIFT;
 	struct patch_block b, piece;
-	struct rice_reader r;
+	struct patch_reader r;
 	size_t count = 0;
 	int err = patch_block_at(patch, block, &b);
 

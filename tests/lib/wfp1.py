@@ -1,6 +1,6 @@
 """A reader of patches in the wfp1 and wfp1x forms, written from their specification alone.
 
-The specification is the comments at the top of codec/patch.h (a blob, both versions), of
+The specification is the comments at the top of codec/patch.h (a blob, all versions), of
 codec/rice.h (a Rice block), and of codec/patchx.h (wfp1x).  Nothing here is fast; everything is
 explicit.
 
@@ -152,6 +152,22 @@ def raw_block(payload, width, count, elements):
     return [(p, number(payload, 2 * count + i * width, width)) for i, p in enumerate(positions)]
 
 
+def bits_block(payload, width, count, elements):
+    """A block in the form BITS."""
+    words = -(-elements // 64)
+    bitmap, at = int.from_bytes(payload[128 : 128 + 8 * words], "little"), 128 + 8 * words
+    if len(payload) != at + count * width:
+        raise Malformed("a BITS block of the wrong length")
+    positions = [i for i in range(elements) if bitmap >> i & 1]
+    if bitmap >> elements or len(positions) != count:
+        raise Malformed("a bitmap of other elements")
+    for r in range(64):
+        before = sum(p < 1024 * r for p in positions) if 1024 * r < elements else 0
+        if number(payload, 2 * r, 2) != before:
+            raise Malformed("a rank that is wrong")
+    return [(p, number(payload, at + i * width, width)) for i, p in enumerate(positions)]
+
+
 def dense_block(payload, width, count, elements):
     """A block in the form DENSE."""
     if count != elements or len(payload) != elements * width:
@@ -170,6 +186,8 @@ def add_block(patch, block, form, count, payload):
         found = dense_block(payload, patch.width, count, elements)
     elif form == 2 and patch.version == 1:
         found = rice_block(payload, patch.op, patch.width, count, elements)
+    elif form == 3 and patch.version == 2:
+        found = bits_block(payload, patch.width, count, elements)
     else:
         raise Malformed(f"unknown form {form}")
     for position, value in found:
@@ -177,7 +195,7 @@ def add_block(patch, block, form, count, payload):
 
 
 def read_version_0(patch, blob):
-    """Directory of 8 bytes per block, then the payload."""
+    """Directory of 8 bytes per block, then the payload; also version 2."""
     blocks = -(-patch.numel // BLOCK)
     entries = [number(blob, 32 + 8 * i, 8) for i in range(blocks + 1)]
     begin = 32 + 8 * (blocks + 1)
@@ -253,12 +271,12 @@ def read(blob):
     """The patch that a blob holds."""
     if len(blob) < 32 or blob[:4] != b"WFP\0":
         raise Malformed("not a patch")
-    if blob[4] > 1:
+    if blob[4] > 2:
         raise Malformed(f"form version {blob[4]}")
     if blob[5] not in OPS or blob[6] not in (1, 2, 4, 8) or blob[7] != 16:
         raise Malformed("an operation, width or block size that does not exist")
     patch = Patch(OPS[blob[5]], blob[6], number(blob, 8, 8), blob[4])
-    if blob[4] == 0:
+    if blob[4] != 1:
         if any(blob[24:32]):
             raise Malformed("reserved bytes that are not zero")
         read_version_0(patch, blob)

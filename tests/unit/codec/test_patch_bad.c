@@ -111,7 +111,7 @@ struct damage {
 
 static const struct damage damages[] = {
 	{"does not begin with \"WFP\"", 0, 1, 'X', -EBADMSG},
-	{"form version 2", 4, 1, 2, -ENOTSUP},
+	{"form version 3", 4, 1, 3, -ENOTSUP},
 	{"unknown operation 0", 5, 1, 0, -EBADMSG},
 	{"unknown operation 4", 5, 1, 4, -EBADMSG},
 	{"elements of 3 bytes", 6, 1, 3, -EBADMSG},

@@ -298,7 +298,7 @@ static const struct damage {
 	uint64_t value;
 	int error;
 } damages[] = {
-	{"form version 2", HEAD, 4, 1, 2, -ENOTSUP},
+	{"form version 3", HEAD, 4, 1, 3, -ENOTSUP},
 	{"flags (4) that this program does not know", HEAD, 24, 1, 4, -ENOTSUP},
 	{"reserved bytes", HEAD, 25, 1, 1, -EBADMSG},
 	{"reserved bytes", HEAD, 27, 1, 1, -EBADMSG},
