@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keeping stacks short: groups of 8 consecutive steps after the anchor are merged into one patch
- * file, 8 such into one of 64, and so on, so that a read applies at most 7 patches of each size
- * however long the chain is (TRL's buckets without complete anchors grow without bound).
+ * file, groups of 16 into another, and so on, so that a read applies at most 7 single steps and one
+ * fold of each size however long the chain is (TRL's buckets without complete anchors grow without
+ * bound).  A fold costs a read nearly the same however much it changes (PATCH_BITS): their number
+ * counts.  Of groups that end with the same step only the smallest and the largest are made.
  *
  * A group depends on its own objects and the layout only, so it serves every version at or above
  * its end, and its file is named by a hash of them: a restart finds it again, and has no need of
  * the single patches then.  Where a tensor was replaced as a whole inside a group, older patches of
  * it are left out.  A span (a cumulative delta in the bucket) is used like a fold, and no group is
  * made across one.  Folds are written for speed (PATCH_CODING_RAW), not in wfp1: every read applies
- * them.  Ten deltas of 1 % each merged cost a read of 1 MiB 1.4 times a copy in the one and 1.9 in
- * the other, of 4 KiB 2 and 9, and wfp1 takes half as long again to merge; for that a fold is four
- * times as large (make bench has the rows "merged" and "merged wfp1").  Folding is done one group
- * at a time between scans, or at once while the stack is very long; what a fold stands for is let
- * go of, so that files, maps and memory are bounded by the height of the stack and not by its age.
+ * them (make bench has the rows "merged" and "merged wfp1").  Folding is done one group at a time
+ * between scans, or at once while the stack is very long; what a fold stands for is let go of, so
+ * that files, maps and memory are bounded by the height of the stack and not by its age.
  */
 #include "fs/run_internal.h"
 
@@ -24,18 +24,21 @@
 
 enum {
 	FOLD = 8,
-	FOLD_TIERS = 6,
+	FOLD_MAX = 1 << 18,
+	FOLD_KEEP = 64, /* one of 8 is kept until it is inside one of these, for older versions */
 	STACK_MAX = 32, /* a stack above this is folded before it is served */
 };
 
-/* Does another fold stand for this one's steps, too? */
+/* Does another fold stand for this one's steps, too, so that this one can go? */
 static bool is_inside_another(const struct run *r, const struct fold *f)
 {
+	const size_t least = f->steps == FOLD ? FOLD_KEEP : 2 * f->steps;
+
 	for (size_t i = 0; i < r->fold_count; i++) {
 		const struct fold *g = &r->folds[i];
 
-		if (g != f && !g->failed && g->layout == f->layout && g->first <= f->first &&
-		    g->last >= f->last && g->last - g->first > f->last - f->first)
+		if (!g->failed && g->layout == f->layout && g->first <= f->first &&
+		    g->last >= f->last && g->steps >= least)
 			return true;
 	}
 	return false;
@@ -140,6 +143,7 @@ static int fold_add(struct run *r, size_t first, size_t n, struct layout *layout
 	r->folds[r->fold_count++] = (struct fold){
 		.first = r->lineage.steps[first].number,
 		.last = r->lineage.steps[first + n - 1].number,
+		.steps = n,
 		.id = group_id(r, first, n),
 		.layout = layout_ref(layout),
 		.orders = r->orders,
@@ -185,20 +189,20 @@ static struct fold *fold_known(struct run *r, size_t first, size_t n, struct lay
 static const struct fold *fold_at(struct run *r, const struct plan *p, size_t i,
 				  struct layout *layout, size_t *out_size)
 {
-	size_t place = i - p->base - 1, size = 1, fits = 1;
+	size_t place = i - p->base - 1, fits = 1;
 
-	for (unsigned tier = 0; tier < FOLD_TIERS; tier++) {
-		size *= FOLD;
+	for (size_t size = FOLD; size <= FOLD_MAX; size *= 2) {
 		if (place % size != 0 || size > p->last - i + 1)
 			break;
 		fits = size;
 	}
-	for (*out_size = fits; *out_size > 1; *out_size /= FOLD) {
+	for (*out_size = fits; *out_size >= FOLD; *out_size /= 2) {
 		const struct fold *f = fold_known(r, i, *out_size, layout);
 
 		if (f != NULL)
 			return f;
 	}
+	*out_size = 1;
 	return NULL;
 }
 
@@ -481,36 +485,52 @@ static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t 
 		return true;
 	if (fold_find(r, first, size, layout) != NULL)
 		return true;
-	for (unsigned tier = 0; tier < FOLD_TIERS && end <= p->last + 1; tier++) {
+	while (size <= FOLD_MAX && end <= p->last + 1) {
 		if (fold_known(r, first, size, layout) != NULL)
 			return true;
-		size *= FOLD;
+		size *= 2;
 		first = start + (first - start) / size * size;
 		end = first + size;
 	}
 	return false;
 }
 
+/* Folds the group of `size` of the plan's first `end` steps that ends with the last of them, unless
+ * it is folded.  1: it was not. */
+static int fold_ending(struct run *r, const struct plan *p, size_t end, size_t size,
+		       const struct target *target, const bool *spanned, struct why *why)
+{
+	size_t first = p->base + 1 + end - size;
+	int err;
+
+	if (is_folded(r, p, first, size, target->layout, spanned))
+		return 0;
+	err = fold_one(r, first, size, target, why);
+	return err < 0 ? err : 1;
+}
+
+/* Newest group first: it is what the next versions gain most from. */
+static int fold_newest(struct run *r, const struct plan *p, size_t size,
+		       const struct target *target, const bool *spanned, struct why *why)
+{
+	int done = 0;
+
+	for (size_t end = (p->last - p->base) / size * size; end > 0 && done == 0; end -= size)
+		done = fold_ending(r, p, end, size, target, spanned, why);
+	return done;
+}
+
 int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why)
 {
 	bool *spanned;
-	size_t size = 1;
-	int done = 0;
+	int done;
 
 	if (!spans_used(r, p, &spanned))
 		return why_set(why, ENOMEM, "out of memory");
-	for (unsigned tier = 0; tier < FOLD_TIERS && done == 0; tier++) {
-		size *= FOLD;
-		/* Newest group first: it is what the next versions gain most from. */
-		for (size_t g = (p->last - p->base) / size; g-- > 0 && done == 0;) {
-			size_t first = p->base + 1 + g * size;
-
-			if (is_folded(r, p, first, size, target->layout, spanned))
-				continue;
-			done = fold_one(r, first, size, target, why);
-			done = done < 0 ? done : 1;
-		}
-	}
+	done = fold_newest(r, p, FOLD, target, spanned, why);
+	/* The largest first: what is inside of them need not be made. */
+	for (size_t size = FOLD_MAX; size > FOLD && done == 0; size /= 2)
+		done = fold_newest(r, p, size, target, spanned, why);
 	free(spanned);
 	return done;
 }
@@ -525,20 +545,16 @@ static int fold_all(struct run *r, const struct plan *p, size_t from, const stru
 
 	if (!spans_used(r, p, &spanned))
 		return why_set(why, ENOMEM, "out of memory");
-	for (size_t done = from / FOLD * FOLD + FOLD; err == 0 && done <= p->last - p->base;
-	     done += FOLD) {
-		size_t size = FOLD;
+	for (size_t end = from / FOLD * FOLD + FOLD; err >= 0 && end <= p->last - p->base;
+	     end += FOLD) {
+		const size_t largest = MIN(end & -end, (size_t)FOLD_MAX);
 
-		for (unsigned tier = 0; tier < FOLD_TIERS && done % size == 0 && err == 0; tier++) {
-			size_t first = p->base + 1 + done - size;
-
-			if (!is_folded(r, p, first, size, target->layout, spanned))
-				err = fold_one(r, first, size, target, why);
-			size *= FOLD;
-		}
+		err = fold_ending(r, p, end, FOLD, target, spanned, why);
+		if (err >= 0 && largest > FOLD)
+			err = fold_ending(r, p, end, largest, target, spanned, why);
 	}
 	free(spanned);
-	return err;
+	return MIN(err, 0);
 }
 
 int fold_below(struct run *r, uint64_t version, const struct target *target, struct link ***out,

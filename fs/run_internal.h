@@ -105,6 +105,7 @@ struct target {
 
 struct fold { /* the links of several steps, merged into one */
 	uint64_t first, last;
+	size_t steps;	    /* how many they are */
 	struct identity id; /* of the objects it stands for */
 	struct layout *layout;
 	uint64_t orders;   /* of the lineage that `id` was compared with last */
