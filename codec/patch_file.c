@@ -8,8 +8,9 @@
  * header and opens as nothing.
  *
  * The hash covers the bytes after the header, which are read back, since a blob's directory is
- * written after its payload (so it is the hash of what a reader will get), and then the header
- * itself with zeros for the hash's digits: a damaged name would put a patch on another tensor.
+ * written after its payload (so it is the hash of what a reader will get); but for blobs that were
+ * handed over whole, which are hashed at once.  And then the header itself with zeros for the
+ * hash's digits: a damaged name would put a patch on another tensor.
  *
  * Reading: the header goes through st_parse(), so that offsets are inside the file, tile it and
  * have one owner each; then each tensor has to look like a blob.  Payloads are looked at with
@@ -42,6 +43,8 @@ struct patch_file_writer {
 	uint64_t *shapes;	   /* owned; their shapes */
 	size_t taken, next;	   /* blobs so far; least index that may come */
 	uint64_t header, at;	   /* size of the header; end of the last blob */
+	uint64_t hashed;	   /* what is below is in the hash */
+	XXH3_state_t *hash;
 };
 
 static void hash_text(XXH128_hash_t hash, char text[HASH_DIGITS + 1])
@@ -277,7 +280,8 @@ static int reserve(struct patch_file_writer *w, struct why *why)
 		};
 	}
 	ret = st_compose(w->tensors, w->count, w->meta, w->meta_count, 8, 0, &text, why);
-	w->header = w->at = text.len;
+	w->header = w->at = w->hashed = text.len;
+	XXH3_128bits_reset(w->hash);
 	buf_release(&text);
 	return ret;
 }
@@ -297,7 +301,8 @@ int patch_file_writer_new(const char *const *names, size_t count, const struct s
 	w->meta = calloc(OWN_META + meta_count, sizeof(*w->meta));
 	w->tensors = calloc(MAX(count, (size_t)1), sizeof(*w->tensors));
 	w->shapes = calloc(MAX(count, (size_t)1), sizeof(*w->shapes));
-	if (w->meta == NULL || w->tensors == NULL || w->shapes == NULL)
+	w->hash = XXH3_createState();
+	if (w->meta == NULL || w->tensors == NULL || w->shapes == NULL || w->hash == NULL)
 		ret = why_set(why, ENOMEM, "no memory for a patch file of %zu tensors", count);
 	else
 		ret = copy_meta(w, meta, meta_count, why);
@@ -343,33 +348,42 @@ int patch_file_writer_took(struct patch_file_writer *w, size_t index, uint64_t l
 	return 0;
 }
 
+int patch_file_writer_add(struct patch_file_writer *w, size_t index, const void *bytes, size_t len)
+{
+	const uint64_t at = w->at;
+	int ret = patch_file_writer_took(w, index, len);
+
+	if (ret == 0 && len > 0)
+		ret = w->sink->write(w->sink->ctx, at, bytes, len);
+	if (ret == 0 && w->hashed == at) {
+		XXH3_128bits_update(w->hash, bytes, len);
+		w->hashed = w->at;
+	}
+	return ret;
+}
+
 /* `head`: the header with zeros for the hash. */
 static int hash_back(const struct patch_file_writer *w, const struct source *readback,
 		     const struct buf *head, char text[HASH_DIGITS + 1], struct why *why)
 {
-	XXH3_state_t *state = XXH3_createState();
-	uint8_t *window = malloc(HASH_WINDOW);
+	uint8_t *window = w->hashed < w->at ? malloc(HASH_WINDOW) : NULL;
 	int ret = 0;
 
-	if (state == NULL || window == NULL) {
-		ret = why_set(why, ENOMEM, "no memory to hash a patch file");
-		goto out;
-	}
-	XXH3_128bits_reset(state);
-	for (uint64_t off = w->header; off < w->at; off += HASH_WINDOW) {
+	if (window == NULL && w->hashed < w->at)
+		return why_set(why, ENOMEM, "no memory to hash a patch file");
+	for (uint64_t off = w->hashed; ret == 0 && off < w->at; off += HASH_WINDOW) {
 		size_t len = (size_t)MIN(w->at - off, (uint64_t)HASH_WINDOW);
 
 		ret = source_read(readback, off, window, len);
-		if (ret < 0) {
-			ret = why_set(why, -ret, "the patch file cannot be read back");
-			goto out;
-		}
-		XXH3_128bits_update(state, window, len);
+		if (ret == 0)
+			XXH3_128bits_update(w->hash, window, len);
+		else
+			why_set(why, -ret, "the patch file cannot be read back");
 	}
-	XXH3_128bits_update(state, head->data, head->len);
-	hash_text(XXH3_128bits_digest(state), text);
-out:
-	XXH3_freeState(state);
+	if (ret == 0) {
+		XXH3_128bits_update(w->hash, head->data, head->len);
+		hash_text(XXH3_128bits_digest(w->hash), text);
+	}
 	free(window);
 	return ret;
 }
@@ -415,5 +429,6 @@ void patch_file_writer_free(struct patch_file_writer *w)
 	free(w->meta);
 	free(w->tensors);
 	free(w->shapes);
+	XXH3_freeState(w->hash);
 	free(w);
 }

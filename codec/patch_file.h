@@ -60,8 +60,14 @@ uint64_t patch_file_writer_at(const struct patch_file_writer *w);
 const struct sink *patch_file_writer_sink(struct patch_file_writer *w);
 int patch_file_writer_took(struct patch_file_writer *w, size_t index, uint64_t len) MUST_CHECK;
 
-/* Completes the file.  The hash covers the bytes after the header: they are read back through
- * `readback` (the same file), since the directory of a blob is written after its payload. *out_size
+/* Writes a blob that is whole in memory, as if it had been written there and taken. -EINVAL and
+ * -EFBIG as above, or the sink's error. */
+int patch_file_writer_add(struct patch_file_writer *w, size_t index, const void *bytes,
+			  size_t len) MUST_CHECK;
+
+/* Completes the file.  The hash covers the bytes after the header.  From the first blob on that was
+ * taken and not added they are read back through `readback` (the same file), since the directory of
+ * such a blob is written after its payload. *out_size
  * is the file's length (the caller truncates to it). */
 int patch_file_writer_end(struct patch_file_writer *w, const struct source *readback,
 			  uint64_t *out_size, struct why *why) MUST_CHECK;

@@ -12,7 +12,6 @@
 #include "fs/run_internal.h"
 
 #include "cache/clock.h"
-#include "cache/fileio.h"
 #include "fs/counters.h"
 
 #include <stdio.h>
@@ -419,58 +418,6 @@ static void patch_name(const struct run *r, const struct exam *e, char out[48])
 	snprintf(out, 48, "%s.patch", hex);
 }
 
-/* Encodes all sparse parts into the file behind fd, which is to have this name. */
-static int encode_parts(struct run *r, const struct exam *e, const struct delta *d,
-			const struct source *src, const struct target *target, int fd,
-			const char *name, uint64_t *out_size, struct why *why)
-{
-	const struct layout *l = target->layout;
-	const struct st_meta meta[] = {{"object", e->key}, {"name", name}};
-	const char **names = calloc(d->sparse, sizeof(char *));
-	uint32_t *targets = calloc(d->sparse, sizeof(*targets));
-	const struct part **parts = calloc(d->sparse, sizeof(struct part *));
-	struct patch_file_writer *w = NULL;
-	struct sink sink = sink_fd(&fd);
-	struct source readback;
-	size_t n = 0;
-	int err = names == NULL || targets == NULL || parts == NULL
-			  ? why_set(why, ENOMEM, "out of memory")
-			  : 0;
-
-	for (size_t i = 0; i < d->count && err == 0; i++) {
-		if (d->parts[i].kind != PART_SPARSE || d->parts[i].changed == 0)
-			continue;
-		err = exam_target(r, l, d, &d->parts[i], &targets[n], why);
-		if (err == 0 && targets[n] != LAYOUT_NONE) {
-			parts[n] = &d->parts[i];
-			names[n] = l->tensors[targets[n]].name;
-			n++;
-		}
-	}
-	if (err == 0)
-		err = patch_file_writer_new(names, n, meta, ARRAY_LEN(meta), &sink, &w, why);
-	for (size_t i = 0; i < n && err == 0; i++) {
-		uint64_t len = 0;
-
-		err = delta_encode(d, parts[i], src, target->now->v[targets[i]].dtype,
-				   layout_patch_numel(&l->tensors[targets[i]]),
-				   patch_file_writer_sink(w), patch_file_writer_at(w), &len, why);
-		if (err == 0)
-			err = patch_file_writer_took(w, i, len);
-	}
-	if (err == 0) {
-		/* All blobs are written by now, so the size covers what the writer reads again. */
-		err = source_fd(fd, &readback);
-		if (err == 0)
-			err = patch_file_writer_end(w, &readback, out_size, why);
-	}
-	patch_file_writer_free(w);
-	free(names);
-	free(targets);
-	free(parts);
-	return err;
-}
-
 /* The link for the sparse parts as an earlier process has left it in the cache directory. */
 static bool find_link(struct run *r, struct exam *e, uint64_t number, const struct target *target,
 		      const char *name)
@@ -486,9 +433,10 @@ static bool find_link(struct run *r, struct exam *e, uint64_t number, const stru
 	return false;
 }
 
-/* The link for the sparse parts, made now (of a published one: from the cache directory, too). */
+/* The link for the sparse parts, made now (of a published one: from the cache directory, too).
+ * `alone`: no others are made at the same time. */
 static int make_link(struct run *r, struct exam *e, const struct opened *opened, uint64_t number,
-		     const struct target *target, const char *name, struct why *why)
+		     const struct target *target, const char *name, bool alone, struct why *why)
 {
 	const struct source src = opened->src;
 	const struct delta *d = opened->delta;
@@ -511,10 +459,10 @@ static int make_link(struct run *r, struct exam *e, const struct opened *opened,
 	if (err < 0)
 		return why_set(why, -err,
 			       "no file for its patch can be made in the cache directory");
-	err = encode_parts(r, e, d, &src, target, fd, name, &size, why);
+	err = exam_encode(r, e, d, &src, target, fd, name, alone, &size, why);
 	if (err < 0 && cachedir_spill(cache, fd, err)) {
 		*why = (struct why){0};
-		err = encode_parts(r, e, d, &src, target, fd, name, &size, why);
+		err = exam_encode(r, e, d, &src, target, fd, name, alone, &size, why);
 	}
 	if (err < 0) {
 		cachedir_abort(cache, fd);
@@ -539,7 +487,7 @@ int exam_link(struct run *r, struct exam *e, const struct object *object, uint64
 		return 0;
 	err = opened_new(r, object, &opened, why);
 	if (err == 0)
-		err = make_link(r, e, opened, number, target, name, why);
+		err = make_link(r, e, opened, number, target, name, false, why);
 	opened_free(opened);
 	return err;
 }
@@ -584,7 +532,7 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	if (needs_link && opened == NULL)
 		err = opened_get(r, object, &opened, &e->why);
 	if (needs_link && err == 0)
-		err = make_link(r, e, opened, number, target, name, &e->why);
+		err = make_link(r, e, opened, number, target, name, true, &e->why);
 	if (err == 0 && e->blind && e->link != NULL)
 		e->changed = e->link->changed;
 	if (err < 0) {

@@ -113,7 +113,6 @@ static void decode_one(void *ctx, size_t i)
 /* Writes what was decoded, in order, and lets go of it. */
 static int put_round(struct decoded *v, size_t count, struct patch_file_writer *w, struct why *why)
 {
-	const struct sink *sink = patch_file_writer_sink(w);
 	int err = 0;
 
 	for (size_t i = 0; i < count; i++) {
@@ -124,10 +123,7 @@ static int put_round(struct decoded *v, size_t count, struct patch_file_writer *
 			*why = d->why;
 		}
 		if (err == 0 && d->len > 0) {
-			err = sink->write(sink->ctx, patch_file_writer_at(w), d->out.bytes,
-					  (size_t)d->len);
-			if (err == 0)
-				err = patch_file_writer_took(w, d->index, d->len);
+			err = patch_file_writer_add(w, d->index, d->out.bytes, (size_t)d->len);
 			if (err < 0)
 				why_set(why, -err, "its patch cannot be written");
 		}

@@ -359,6 +359,13 @@ int given_base_link(struct run *r, const struct delta *d, struct blob *blob, uin
 		    const struct target *target, const char *name, struct link **out,
 		    struct why *why) MUST_CHECK;
 
+/* exam_encode.c */
+/* Encodes all sparse parts of an object into the file behind fd, which is to have this name, by
+ * several threads if it is `alone`. */
+int exam_encode(struct run *r, const struct exam *exam, const struct delta *d,
+		const struct source *src, const struct target *target, int fd, const char *name,
+		bool alone, uint64_t *out_size, struct why *why) MUST_CHECK;
+
 /* many.c */
 /* Asks for the headers of several objects all at once, where that takes a network. */
 void many_heads(struct run *r, const struct pieces *p);

@@ -52,6 +52,51 @@ static uint64_t make_file(struct memory *mem, unsigned mask, struct rng *r)
 	return size;
 }
 
+/* Blobs that are handed over whole make the file that writing them in place makes, also between
+ * such as are not. */
+static void whole_blobs(void **state)
+{
+	for (unsigned added = 0; added < 1U << ARRAY_LEN(names); added++) {
+		struct rng one = {7}, two = {7};
+		struct memory in_place = {0}, mem = {0}, blob = {0};
+		const unsigned mask = ~2U;
+		struct sink sink = memory_sink(&mem);
+		struct patch_file_writer *w = NULL;
+		struct source back;
+		struct why why = {0};
+		uint64_t size = 0, len = make_file(&in_place, mask, &one);
+
+		assert_int_equal(patch_file_writer_new(names, ARRAY_LEN(names), meta,
+						       ARRAY_LEN(meta), &sink, &w, &why),
+				 0);
+		for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+			struct model m;
+			uint64_t n;
+
+			if ((mask & 1U << i) == 0)
+				continue;
+			m = model_random(&two, PATCH_SET, 1U << i, 70000 + i, .02);
+			if (added & 1U << i) {
+				blob.len = 0;
+				n = model_write(&m, &two, &blob, 0);
+				assert_int_equal(patch_file_writer_add(w, i, blob.bytes, n), 0);
+			} else {
+				n = model_write(&m, &two, &mem, patch_file_writer_at(w));
+				assert_int_equal(patch_file_writer_took(w, i, n), 0);
+			}
+			model_free(&m);
+		}
+		back = source_memory(mem.bytes, mem.len);
+		assert_int_equal(patch_file_writer_end(w, &back, &size, &why), 0);
+		assert_int_equal(size, len);
+		assert_memory_equal(mem.bytes, in_place.bytes, len);
+		patch_file_writer_free(w);
+		free(in_place.bytes);
+		free(mem.bytes);
+		free(blob.bytes);
+	}
+}
+
 /* The file in a buffer of exactly its size. */
 static uint8_t *exact(const struct memory *mem, size_t size)
 {
@@ -303,6 +348,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_not_a_patch_file),
 		cmocka_unit_test(test_misaligned_blob),
 		cmocka_unit_test(test_writer_refuses),
+		cmocka_unit_test(whole_blobs),
 		cmocka_unit_test(test_sink_error),
 	};
 
