@@ -309,21 +309,18 @@ static int failed_locked(const struct read *r, uint32_t piece)
 static int take_fill(struct read *r, uint32_t piece)
 {
 	struct fill *f = fill_find_locked(r->o, piece);
+	const size_t n = upto(r, f->first + f->count - 1);
 	bool come;
-	int rc = 0;
+	int rc;
 
 	fill_ref(f);
-	while (!f->done && rc == 0)
-		rc = condition_wait(&f->cond, &r->c->lock, r->late);
-	come = f->done && f->err == 0;
+	rc = fill_wait_locked(f, (size_t)(r->off - f->fetch.off) + n, r->late, &come);
 	if (f->done)
 		rc = failed_locked(r, piece);
 	if (f->ringed)
 		ring_touch_locked(f);
 	lock_release(&r->c->lock);
 	if (come) {
-		size_t n = upto(r, f->first + f->count - 1);
-
 		memcpy(r->dst, (const uint8_t *)f->fetch.dst + (r->off - f->fetch.off), n);
 		advance(r, n);
 	}

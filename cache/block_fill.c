@@ -24,6 +24,7 @@
 
 static void store_job(struct pool_job *job);
 static void fill_done(struct fetch *fetch, int err);
+static void fill_more(struct fetch *fetch, size_t got);
 
 /* ---- planning ---- */
 
@@ -42,6 +43,7 @@ static struct fill *fill_new_locked(struct block_handle *h, uint32_t first, uint
 		.off = (uint64_t)first * PIECE_SIZE,
 		.deadline_mono_ns = deadline_ns,
 		.done = fill_done,
+		.more = fill_more,
 		.ctx = f,
 		.background = kind != FILL_DEMAND,
 	};
@@ -343,6 +345,45 @@ static void fill_done(struct fetch *fetch, int err)
 	condition_broadcast(&f->cond);
 	lock_release(&c->lock);
 	pool_submit(c->pool, &f->job, f->kind == FILL_DEMAND ? POOL_SOON : POOL_LATER);
+}
+
+/* On the store's thread, many times. */
+static void fill_more(struct fetch *fetch, size_t got)
+{
+	struct fill *f = fetch->ctx;
+	struct blockcache *c = f->cache;
+	size_t wanted;
+
+	/* In this order, as fill_wait_locked() has them the other way round. */
+	__atomic_store_n(&f->come, got, __ATOMIC_SEQ_CST);
+	wanted = __atomic_load_n(&f->wanted, __ATOMIC_SEQ_CST);
+	if (wanted == 0 || got < wanted)
+		return;
+	lock_take(&c->lock);
+	__atomic_store_n(&f->wanted, 0, __ATOMIC_SEQ_CST);
+	condition_broadcast(&f->cond);
+	lock_release(&c->lock);
+}
+
+int fill_wait_locked(struct fill *f, size_t upto, int64_t until_mono_ns, bool *out_come)
+{
+	int rc = 0;
+
+	for (;;) {
+		size_t wanted = __atomic_load_n(&f->wanted, __ATOMIC_RELAXED);
+
+		*out_come =
+			f->done ? f->err == 0 : __atomic_load_n(&f->come, __ATOMIC_SEQ_CST) >= upto;
+		if (*out_come || f->done || rc < 0)
+			return *out_come ? 0 : rc;
+		if (wanted == 0 || upto < wanted) {
+			__atomic_store_n(&f->wanted, upto, __ATOMIC_SEQ_CST);
+			/* It may have come just before. */
+			if (__atomic_load_n(&f->come, __ATOMIC_SEQ_CST) >= upto)
+				continue;
+		}
+		rc = condition_wait(&f->cond, &f->cache->lock, until_mono_ns);
+	}
 }
 
 static bool is_full(int err)

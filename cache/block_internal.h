@@ -49,10 +49,12 @@ struct fill { /* one fetch: pieces [first, first + count) of an object */
 	struct block_handle *handle; /* a reference, until the job is over */
 	enum fill_kind kind;
 	uint32_t first, count;
-	int refs; /* atomic: the job's, the ring's, those of readers */
+	int refs;      /* atomic: the job's, the ring's, those of readers */
+	size_t come;   /* atomic: so many bytes of fetch.dst are there for good */
+	size_t wanted; /* atomic: readers wait for so many, the fewest; 0: none does */
 	bool done;
 	int err;		  /* once done; 0: fetch.dst holds the bytes, for good */
-	struct condition cond;	  /* done */
+	struct condition cond;	  /* done, or as many as are wanted have come */
 	struct fill *prev, *next; /* object's list, while pieces are FILLING because of it */
 	bool ringed;
 	struct fill *older, *newer; /* the ring */
@@ -154,6 +156,9 @@ uint32_t fill_plan_down_locked(struct block_handle *h, uint32_t first, uint32_t 
 void fill_start(struct fill *batch);
 struct fill *fill_find_locked(struct block_object *o, uint32_t piece);
 void fill_ref(struct fill *f);
+/* Waits until the first `upto` bytes are there for good (*out_come), or it has failed; an error: of
+ * waiting. */
+int fill_wait_locked(struct fill *f, size_t upto, int64_t until_mono_ns, bool *out_come) MUST_CHECK;
 void fill_unref(struct fill *f);
 /* Marks a fill of the ring as just used. */
 void ring_touch_locked(struct fill *f);

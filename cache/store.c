@@ -80,6 +80,13 @@ const struct object *listing_find(const struct listing *l, const char *key)
 	return bsearch(key, l->v, l->count, sizeof(l->v[0]), compare_key);
 }
 
+void fetch_more(struct fetch *f, size_t got)
+{
+	f->got = got;
+	if (f->more != NULL)
+		f->more(f, got);
+}
+
 const char *store_unusable(int err)
 {
 	switch (err) {

@@ -63,7 +63,15 @@ struct fetch {
 	void (*done)(struct fetch *fetch, int err);
 	void *ctx;
 	bool background; /* nobody waits for it yet: after those that somebody waits for */
+	/* Optional: on the store's thread, before done() and each time that more has come.  dst[0,
+	 * got) are the object's bytes then, whatever becomes of the rest, and are not written any
+	 * more. */
+	void (*more)(struct fetch *fetch, size_t got);
+	size_t got; /* the store's: what it has told */
 };
+
+/* For stores: tells more(), if there is one. */
+void fetch_more(struct fetch *fetch, size_t got);
 
 /* What must hold for an object to be written. */
 struct put_condition {

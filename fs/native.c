@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-enum { NATIVE_PIECE = 4 << 20 };
+enum { NATIVE_PIECE = 512 << 10 }; /* written while the next one comes */
 
 static int copy(struct blob *blob, int fd, struct why *why)
 {

@@ -94,6 +94,11 @@ struct http_call {
 	/* Optional.  A final answer that is neither 2xx nor a followed redirect nor 304: see above.
 	 */
 	int (*judge)(struct http_call *c, const struct http_answer *a, struct why *why);
+	/* Optional, both or none, HTTP_EXACT.  An answer of 2xx whose body is about to come: are
+	 * these the bytes that are wanted?  If so, and if its length is what it should be, more()
+	 * is told how many have come of dst, from the beginning; those are not written again. */
+	bool (*sound)(struct http_call *c, const struct http_answer *a);
+	void (*more)(struct http_call *c, size_t got);
 	/* HTTP_STREAM, 2xx only.  0, or -errno to end the call with it. */
 	int (*data)(struct http_call *c, const void *bytes, size_t len);
 	void *ctx;
@@ -104,7 +109,8 @@ struct http_call {
 	void *dst; /* HTTP_EXACT: len > 0 bytes */
 	uint64_t off;
 	size_t len;
-	bool whole; /* HTTP_EXACT: [0, len) is the whole object: no Range is sent at first */
+	size_t given; /* what an earlier call for the same dst has told more() */
+	bool whole;   /* HTTP_EXACT: [0, len) is the whole object: no Range is sent at first */
 	struct buf *buffer;
 	size_t buffer_max;
 	enum http_class class;

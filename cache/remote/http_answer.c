@@ -194,6 +194,11 @@ static void judge_200(struct http_transfer *t)
 		broken(t, ESTALE, "is longer than it was when it was listed");
 		return;
 	}
+	if (t->got > 0 && c->given > 0 && !same_version(t, total)) {
+		t->restart = true;
+		t->err = -ESTALE;
+		return;
+	}
 	/* From the start, whatever was in place. */
 	t->got = t->got_before = 0;
 	t->skip = c->off;
@@ -266,4 +271,7 @@ void http_answer_judge(struct http_transfer *t)
 		judge_200(t);
 	else
 		broken(t, EPROTO, "answered without the bytes that were asked for");
+	/* Of a length that the transport holds it to. */
+	t->early = t->call->more != NULL && t->err == 0 && t->sink == SINK_CALLER &&
+		   a->length >= 0 && t->call->sound(t->call, a);
 }

@@ -303,6 +303,11 @@ static void stopped(struct http_transfer *t)
 	int err = -t->err;
 
 	http_transfer_stop(t);
+	if (t->restart && t->call->given > 0) {
+		/* What others have of it cannot be taken back. */
+		http_end(t, why_set(&t->why, ESTALE, "an object was another one halfway through"));
+		return;
+	}
 	if (t->restart) {
 		t->why.err = 0;
 		after_failure(t, ECONNRESET, false, CURLE_OK);

@@ -68,6 +68,7 @@ struct http_transfer {
 	struct http_answer answer;
 	enum body_sink sink;
 	bool headers_done; /* of the final answer of this hop */
+	bool early;	   /* more() may be told */
 	bool complete;	   /* all that is wanted came; the rest of the body was cut off */
 	bool restart;	   /* another version answered a resumed range */
 	bool delivered;	   /* HTTP_STREAM: a byte went to the caller */

@@ -73,6 +73,20 @@ static size_t on_header(char *line, size_t size, size_t count, void *user)
 	return t->err == 0 ? len : 0;
 }
 
+/* What others may be reading already stays as it is. */
+static void put_exact(struct http_transfer *t, const char *bytes, size_t n)
+{
+	struct http_call *c = t->call;
+	const size_t known = t->got < c->given ? MIN(n, c->given - t->got) : 0;
+
+	memcpy((char *)c->dst + t->got + known, bytes + known, n - known);
+	t->got += n;
+	if (t->early && t->got > c->given) {
+		c->given = t->got;
+		c->more(c, t->got);
+	}
+}
+
 static size_t take_exact(struct http_transfer *t, const char *bytes, size_t len)
 {
 	struct http_call *c = t->call;
@@ -90,8 +104,7 @@ static size_t take_exact(struct http_transfer *t, const char *bytes, size_t len)
 		t->expect -= n;
 	}
 	room = c->len - t->got;
-	memcpy((char *)c->dst + t->got, bytes, MIN(n, room));
-	t->got += MIN(n, room);
+	put_exact(t, bytes, MIN(n, room));
 	if (n > room || (t->got == c->len && t->expect == UINT64_MAX && !c->whole)) {
 		if (c->whole && n > room) {
 			fail(t, why_set(&t->why, ESTALE,
@@ -348,7 +361,7 @@ int http_transfer_begin(struct http_transfer *t, const struct url *u)
 {
 	http_answer_release(&t->answer);
 	t->sink = SINK_NOWHERE;
-	t->headers_done = t->complete = t->restart = false;
+	t->headers_done = t->complete = t->restart = t->early = false;
 	t->err = 0;
 	t->got_before = t->got;
 	t->buffer_before = t->call->delivery == HTTP_BUFFER ? t->call->buffer->len : 0;

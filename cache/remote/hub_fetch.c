@@ -240,16 +240,24 @@ static int range_build(struct http_call *call, const struct http_hop *hop, struc
 }
 
 /* All bytes came; are they the handle's? */
-static int range_check(const struct range *r)
+static int range_check(const struct range *r, const struct http_answer *a)
 {
-	const struct http_answer *a = &r->c.live.call.answer;
-
 	if (r->direct && content_of(r->c.hub, a, &r->handle->id) < 0)
 		return -ESTALE;
 	if ((a->ranged && a->range.total != r->handle->base.size) ||
 	    (a->status == 200 && a->length >= 0 && (uint64_t)a->length != r->handle->base.size))
 		return -ESTALE;
 	return 0;
+}
+
+static bool range_sound(struct http_call *call, const struct http_answer *a)
+{
+	return range_check((const struct range *)call, a) == 0;
+}
+
+static void range_more(struct http_call *call, size_t got)
+{
+	fetch_more(((struct range *)call)->fetch, got);
 }
 
 static void range_done(struct http_call *call)
@@ -263,7 +271,7 @@ static void range_done(struct http_call *call)
 	if (r->direct)
 		hub_note(hub, HUB_QUOTA_RESOLVE, &call->answer);
 	if (err == 0)
-		err = range_check(r);
+		err = range_check(r, &call->answer);
 	if (err == -ERANGE)
 		err = -ESTALE;
 	/* Only the Hub's own word is believed that a file is another one now. */
@@ -287,6 +295,9 @@ static void range_submit(struct range *r)
 	call->build = range_build;
 	call->judge = range_judge;
 	call->done = range_done;
+	call->sound = range_sound;
+	call->more = range_more;
+	call->given = f->got;
 	call->origin = r->direct ? r->c.hub->place.endpoint : NULL;
 	call->delivery = HTTP_EXACT;
 	call->dst = f->dst;

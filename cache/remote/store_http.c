@@ -184,9 +184,8 @@ static void range_end(struct range *r, int err)
 }
 
 /* All bytes came; are they the handle's? */
-static int range_check(const struct range *r)
+static int range_check(const struct range *r, const struct http_answer *a)
 {
-	const struct http_answer *a = &r->c.live.call.answer;
 	uint64_t total = a->ranged	  ? a->range.total
 			 : a->length >= 0 ? (uint64_t)a->length
 					  : r->handle->base.size;
@@ -199,6 +198,16 @@ static int range_check(const struct range *r)
 	return identity_equal(&id, &r->handle->id) ? 0 : -ESTALE;
 }
 
+static bool range_sound(struct http_call *call, const struct http_answer *a)
+{
+	return range_check((const struct range *)call, a) == 0;
+}
+
+static void range_more(struct http_call *call, size_t got)
+{
+	fetch_more(((struct range *)call)->fetch, got);
+}
+
 static void range_done(struct http_call *call)
 {
 	struct range *r = (struct range *)call;
@@ -207,7 +216,7 @@ static void range_done(struct http_call *call)
 
 	live_ended(&web->live, &r->c.live);
 	if (err == 0)
-		err = range_check(r);
+		err = range_check(r, &call->answer);
 	if (err == -ESTALE || err == -ERANGE || err == -ENOENT) {
 		lock_take(&web->lock);
 		web->suspect = true;
@@ -236,6 +245,8 @@ static void fetch(struct fetch *f)
 		r->c.if_unmodified_since = h->modified;
 	call = &r->c.live.call;
 	call->done = range_done;
+	call->sound = range_sound;
+	call->more = range_more;
 	call->delivery = HTTP_EXACT;
 	call->dst = f->dst;
 	call->off = f->off;

@@ -244,9 +244,8 @@ static void prepare_start(struct s3_handle *h)
 /* ---- ranges ---- */
 
 /* Are the bytes that came, by their answer's own words, those of the pinned object? */
-static int check_answer(const struct s3_read *r)
+static int check_answer(const struct s3_read *r, const struct http_answer *a)
 {
-	const struct http_answer *a = &r->call.live.call.answer;
 	const struct s3_handle *h = r->h;
 	const char *sent = http_header(a, "ETag");
 	const char *modified = http_header(a, "Last-Modified");
@@ -311,8 +310,25 @@ static void on_read(struct s3_call *c)
 		else
 			read_done(r, -EPROTO);
 	} else {
-		read_done(r, rc == 0 ? check_answer(r) : rc);
+		read_done(r, rc == 0 ? check_answer(r, &c->live.call.answer) : rc);
 	}
+}
+
+static bool link_answer(const struct s3_read *r, const struct http_answer *a)
+{
+	return !a->ranged || a->range.total == UINT64_MAX || a->range.total == r->h->base.size;
+}
+
+static bool on_sound(struct http_call *call, const struct http_answer *a)
+{
+	const struct s3_read *r = (const struct s3_read *)call;
+
+	return r->link != NULL ? link_answer(r, a) : check_answer(r, a) == 0;
+}
+
+static void on_more(struct http_call *call, size_t got)
+{
+	fetch_more(((struct s3_read *)call)->fetch, got);
 }
 
 /* Says how this read goes on; true: it waits for the handle, and *prepare whether to begin that. */
@@ -372,6 +388,9 @@ static void read_start(struct s3_read *r)
 		.live.call =
 			{
 				.delivery = HTTP_EXACT,
+				.sound = on_sound,
+				.more = on_more,
+				.given = f->got,
 				.dst = f->dst,
 				.off = f->off,
 				.len = f->len,

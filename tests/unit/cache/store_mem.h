@@ -37,7 +37,9 @@ struct mem_store {
 	int64_t latency_ns;
 	int fail_err; /* the next fail_count fetches end with it; 0: none */
 	unsigned fail_count;
-	bool hold; /* nothing is answered while true */
+	bool hold;   /* nothing is answered while true */
+	size_t part; /* so many bytes of a fetch come at once, and the rest once `part` is 0 again
+		      */
 	bool end;
 	unsigned handles;
 	unsigned fetches, background, flying, flying_max;
@@ -100,6 +102,25 @@ static inline MEM_PLAIN bool mem_is(uint64_t seed, uint64_t off, const void *byt
 	return wrong == 0;
 }
 
+static inline void mem_deliver(struct mem_store *m, const struct mem_request *r)
+{
+	struct fetch *f = r->fetch;
+	size_t part;
+
+	lock_take(&m->lock);
+	part = MIN(m->part, f->len);
+	lock_release(&m->lock);
+	if (part > 0) {
+		mem_bytes(r->seed, f->off, f->dst, part);
+		fetch_more(f, part);
+		lock_take(&m->lock);
+		while (m->part > 0)
+			(void)condition_wait(&m->work, &m->lock, -1);
+		lock_release(&m->lock);
+	}
+	mem_bytes(r->seed, f->off + part, (uint8_t *)f->dst + part, f->len - part);
+}
+
 static inline void *mem_serve(void *arg)
 {
 	struct mem_store *m = arg;
@@ -125,7 +146,7 @@ static inline void *mem_serve(void *arg)
 		}
 		lock_release(&m->lock);
 		if (err == 0)
-			mem_bytes(r->seed, r->fetch->off, r->fetch->dst, r->fetch->len);
+			mem_deliver(m, r);
 		lock_take(&m->lock);
 		m->flying--;
 		lock_release(&m->lock);
@@ -243,6 +264,14 @@ static inline void mem_hold(struct mem_store *m, bool hold)
 {
 	lock_take(&m->lock);
 	m->hold = hold;
+	condition_broadcast(&m->work);
+	lock_release(&m->lock);
+}
+
+static inline void mem_part(struct mem_store *m, size_t part)
+{
+	lock_take(&m->lock);
+	m->part = part;
 	condition_broadcast(&m->work);
 	lock_release(&m->lock);
 }

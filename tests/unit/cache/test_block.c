@@ -482,6 +482,39 @@ static void test_kept_copy(void **state)
 	rig_close(&r);
 }
 
+/* What has come of a fetch can be read before the rest has; what has not is waited for. */
+static void test_part_of_a_fetch(void **state)
+{
+	const struct block_range all = {0, 2 * MIB};
+	uint8_t *bytes = malloc(MIB);
+	struct many t;
+	struct rig r;
+	struct blob *b;
+
+	assert_non_null(bytes);
+	rig_open_disk(&r, 0);
+	b = rig_blob(&r, 9, 2 * MIB);
+	mem_part(r.m, MIB);
+	blob_want(b, &all, 1);
+	/* From the front and in the middle of it, up to the last byte that has come. */
+	assert_int_equal(blob_read(b, 0, bytes, 1000), 0);
+	assert_true(mem_is(9, 0, bytes, 1000));
+	assert_int_equal(blob_read(b, MIB - 777, bytes, 777), 0);
+	assert_true(mem_is(9, MIB - 777, bytes, 777));
+	assert_int_equal(mem_fetches(r.m), 1);
+	t = (struct many){.blob = b, .seed = 9, .whole = true};
+	assert_int_equal(pthread_create(&t.thread, NULL, many_read, &t), 0);
+	mem_part(r.m, 0);
+	pthread_join(t.thread, NULL);
+	assert_int_equal(t.rc, 0);
+	rig_quiet(&r);
+	assert_int_equal(mem_fetched(r.m), 2 * MIB);
+	expect_whole(b, 9, 1 << 20);
+	blob_unref(b);
+	rig_close(&r);
+	free(bytes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -493,7 +526,7 @@ int main(void)
 		scratch_test(test_large_read),	    scratch_test(test_pull),
 		scratch_test(test_pull_ends),	    scratch_test(test_pull_goes_on_after_failures),
 		scratch_test(test_memory_only),	    scratch_test(test_no_directory),
-		scratch_test(test_kept_copy),
+		scratch_test(test_kept_copy),	    scratch_test(test_part_of_a_fetch),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

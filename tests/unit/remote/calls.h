@@ -21,6 +21,9 @@ struct plan { /* behind http_call.ctx */
 	int judged;  /* how often judge() was asked */
 	int verdict; /* what it says */
 	struct buf streamed;
+	bool unsound; /* what sound() denies */
+	size_t told;  /* by more() */
+	unsigned tellings;
 	int data_err;	 /* what data() says */
 	char linked[64]; /* X-Linked-Size of the redirect */
 };
@@ -71,6 +74,22 @@ static inline int plan_data(struct http_call *c, const void *bytes, size_t len)
 
 	buf_add(&p->streamed, bytes, len);
 	return p->data_err;
+}
+
+static inline bool plan_sound(struct http_call *c, const struct http_answer *a)
+{
+	return a->status < 300 && !((struct plan *)c->ctx)->unsound;
+}
+
+/* What it is told of stays as it is. */
+static inline void plan_more(struct http_call *c, size_t got)
+{
+	struct plan *p = c->ctx;
+
+	assert_true(got > p->told && got <= c->len);
+	assert_memory_equal(c->dst, p->server->object + c->off, got);
+	p->told = got;
+	p->tellings++;
 }
 
 static struct http_call plan_call(struct plan *p, struct server *s)

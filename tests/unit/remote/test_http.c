@@ -111,6 +111,51 @@ static void shorter_parts(void **state)
 	server_stop(s);
 }
 
+/* How many bytes were told of when a range of 150,000 has come, or not. */
+static size_t told(struct http *h, struct server *s, struct plan *p, bool chunked, int want)
+{
+	struct http_call c = plan_call(p, s);
+
+	c.sound = plan_sound;
+	c.more = plan_more;
+	p->told = 0;
+	if (chunked)
+		server_script(s, (struct reply){.chunked = true});
+	assert_int_equal(fetch_range(h, s, &c, 10, 150000), want);
+	assert_int_equal(c.given, p->told);
+	http_call_release(&c);
+	return p->told;
+}
+
+/* What has come is told of as it comes, also across a cut: but not what may not be the object's, or
+ * has no length; and never of two versions. */
+static void early(void **state)
+{
+	struct server *s = server_start(SIZE, 1);
+	struct http *h = client((struct http_options){0});
+	struct plan p = {0};
+
+	assert_int_equal(told(h, s, &p, false, 0), 150000);
+	assert_true(p.tellings > 0);
+	server_script(s, (struct reply){.cut = 70000, .after = CLOSE});
+	assert_int_equal(told(h, s, &p, false, 0), 150000);
+	/* Resumed by an answer that begins again. */
+	server_script(s, (struct reply){.cut = 70000, .after = CLOSE});
+	server_script(s, (struct reply){.whole = true});
+	assert_int_equal(told(h, s, &p, false, 0), 150000);
+	assert_int_equal(told(h, s, &p, true, 0), 0);
+	p.unsound = true;
+	assert_int_equal(told(h, s, &p, false, 0), 0);
+	p.unsound = false;
+	for (int whole = 0; whole < 2; whole++) {
+		server_script(s, (struct reply){.cut = 70000, .etag = "old", .after = CLOSE});
+		server_script(s, (struct reply){.etag = "new", .whole = whole == 1});
+		assert_int_equal(told(h, s, &p, false, -ESTALE), 70000);
+	}
+	http_free(h);
+	server_stop(s);
+}
+
 static void never_two_versions(void **state)
 {
 	struct server *s = server_start(SIZE, 1);
@@ -514,6 +559,7 @@ int main(void)
 		cmocka_unit_test(range_is_ignored),
 		cmocka_unit_test(resumes),
 		cmocka_unit_test(shorter_parts),
+		cmocka_unit_test(early),
 		cmocka_unit_test(never_two_versions),
 		cmocka_unit_test(wrong_answers),
 		cmocka_unit_test(ranges_called_200),
