@@ -15,9 +15,6 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-static const unsigned widths[] = {1, 2, 4, 8};
-static const enum patch_op ops[] = {PATCH_SET, PATCH_ADD, PATCH_XOR};
-
 enum { DIR = PATCH_HEAD };
 
 /* Of the model, one block of which has the form. */
