@@ -200,13 +200,15 @@ static int relist(struct run *r, bool *out_same, struct why *why)
 int run_relist(struct run *r, bool *out_same, struct why *why)
 {
 	int err = relist(r, out_same, why);
+	bool same = *out_same;
 
-	/* A listing is not made in one moment: what was published meanwhile may be half in it. */
-	for (int i = 0; i < LOOKS && err == 0 && !*out_same; i++) {
+	/* A listing is not made in one moment: what was published meanwhile may be half in it. That
+	 * a further look finds no more does not make what the first one found old. */
+	for (int i = 0; i < LOOKS && err == 0 && !same; i++) {
 		if (!r->pointer.moved && !(r->pointer.fresh && r->lineage.missing_count > 0))
 			break;
 		store_refresh(r->config.store);
-		err = relist(r, out_same, why);
+		err = relist(r, &same, why);
 	}
 	return err;
 }
