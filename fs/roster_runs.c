@@ -73,20 +73,20 @@ static int set_up(struct roster *r, struct member *m, struct why *why)
 	struct inodes *inodes = NULL;
 	struct store *part = NULL;
 	struct serving_view serving;
+	const uint64_t number = ++r->last_run;
 	int err = name == NULL ? -ENOMEM : parts_open(r->parts, m->path, name, &part);
 
 	free(name);
-	m->run = ++r->last_run;
 	if (err < 0)
 		return why_set(why, -err, "it cannot be set up: %s", strerrordesc_np(-err));
-	err = stack_new_part(r->top, &m->opts, part, m->run, m->path, &stack, why);
+	err = stack_new_part(r->top, &m->opts, part, number, m->path, &stack, why);
 	if (err < 0)
 		return err;
 	serving_get(&r->top->serving, &serving);
 	serving_settings(&stack->serving, serving.read_ahead_kb, serving.max_background);
 	watch_share(stack->watch, &r->turns, m->path);
 	stack->preparing = &r->preparing;
-	inodes = inodes_new(stack, m->run);
+	inodes = inodes_new(stack, number);
 	if (inodes == NULL) {
 		stack_free(stack);
 		return why_set(why, ENOMEM, "out of memory");
@@ -100,6 +100,7 @@ static int set_up(struct roster *r, struct member *m, struct why *why)
 			       strerrordesc_np(-err));
 	}
 	lock_take(&r->lock);
+	m->run = number;
 	m->stack = stack;
 	m->inodes = inodes;
 	m->trouble = (struct why){0};
