@@ -392,7 +392,7 @@ static void look_behind(struct follow *f, struct follow_update *u)
 {
 	bool any = false;
 
-	if (newest_read(f->mount.newest_fd, &any, &u->newest) == 0 && any)
+	if (newest_read(f->mount.newest_fd, f->mount.path, &any, &u->newest) == 0 && any)
 		u->superseded = u->newest != u->version;
 }
 
@@ -494,7 +494,7 @@ static int loop(struct follow *f)
 		int64_t until = INT64_MAX, now = clock_mono_ns();
 		uint64_t newest = 0;
 		bool any = false;
-		int ret = newest_read(f->mount.newest_fd, &any, &newest);
+		int ret = newest_read(f->mount.newest_fd, f->mount.path, &any, &newest);
 
 		if (ret < 0)
 			return cli_error("%s: the mount has gone: %s", SHOWN(f->mount.path),

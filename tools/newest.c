@@ -14,12 +14,24 @@
 #include "tools/cli.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const int64_t LOOK_NS = NSEC_PER_SEC;	  /* without a wake-up */
 static const int64_t REST_NS = NSEC_PER_SEC / 50; /* after one */
 
-int newest_read(int fd, bool *out_any, uint64_t *out)
+static int check_place(int fd, const char *at)
+{
+	struct stat ours, there;
+
+	if (fstat(fd, &ours) < 0)
+		return -errno;
+	if (stat(at, &there) < 0)
+		return errno == ENOENT || errno == ENOTDIR ? -ENODEV : 0;
+	return ours.st_dev == there.st_dev ? 0 : -ENODEV;
+}
+
+int newest_read(int fd, const char *at, bool *out_any, uint64_t *out)
 {
 	char text[64];
 	ssize_t n;
@@ -32,7 +44,7 @@ int newest_read(int fd, bool *out_any, uint64_t *out)
 	text[n] = '\0';
 	text[strcspn(text, "\n")] = '\0';
 	*out_any = parse_u64(text, out) == 0;
-	return 0;
+	return check_place(fd, at);
 }
 
 /* True: `other` is readable. */

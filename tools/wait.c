@@ -48,14 +48,14 @@ static const struct cli cli = {
 
 /* 1: there, *out has it; 0: timed out; -errno.  `next`: a smaller number than the one that was
  * there will do, too: a run has begun again, or was set back. */
-static int wait_for(int fd, uint64_t least, bool next, int64_t until, atomic_bool *out_answered,
-		    uint64_t *out)
+static int wait_for(int fd, const char *at, uint64_t least, bool next, int64_t until,
+		    atomic_bool *out_answered, uint64_t *out)
 {
 	uint64_t before = 0;
 
 	for (;;) {
 		bool any = false;
-		int ret = newest_read(fd, &any, out);
+		int ret = newest_read(fd, at, &any, out);
 
 		if (ret < 0)
 			return ret;
@@ -152,8 +152,8 @@ static int ask(const struct cli_line *line, struct late *late, int64_t until, ui
 	close(dir);
 	if (fd < 0)
 		return ret;
-	ret = wait_for(fd, late->least, line->value[OPT_AFTER] != NULL, until, &late->answered,
-		       out);
+	ret = wait_for(fd, line->args[0], late->least, line->value[OPT_AFTER] != NULL, until,
+		       &late->answered, out);
 	close(fd);
 	return ret;
 }

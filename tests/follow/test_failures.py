@@ -346,6 +346,18 @@ def test_term_twice(rig):
     assert vllm.paused and any("stays paused-mixed" in line for line in follow.errors)
 
 
+def test_mount_is_detached(rig):
+    """umount --lazy: follow ends, or it would keep the mount for itself alone and name paths to
+    engines that are not there for them."""
+    vllm = rig.server(Vllm)
+    with Follow(rig.mount, *vllm_args(vllm), expect=1) as follow:
+        follow.update(0)
+        mounted.run("umount", "--lazy", rig.mount.at)
+        assert follow.wait() == 1
+    assert any("the mount has gone" in line for line in follow.errors)
+    assert not vllm.paused and len(follow.lines) == 1
+
+
 def test_mount_goes_away(rig):
     """Follow ends with a sentence, and no engine is left paused."""
     vllm = rig.server(Vllm)

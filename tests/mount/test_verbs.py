@@ -199,13 +199,17 @@ def test_wait(bucket):
         assert done.returncode == 3 and "version 3 did not come" in done.stderr
 
 
-def test_wait_ends_with_the_mount(bucket, run):
-    """A mount that goes away ends the wait with a sentence."""
+@pytest.mark.parametrize("how", ["killed", "detached"])
+def test_wait_ends_with_the_mount(how, bucket, run):
+    """A mount that goes away ends the wait with a sentence; one that is detached ends with it."""
     with Mount(bucket) as m:
         m.wait_version(5)
         with background("wait", m.at, "--after", 5) as waiting:
             wait_until(lambda: holds_open(waiting, "/newest"), "wait does not wait")
-            m.process.send_signal(signal.SIGTERM)
+            if how == "killed":
+                m.process.send_signal(signal.SIGTERM)
+            else:
+                mounted.run("umount", "--lazy", m.at)
             said = waiting.communicate(timeout=mounted.WAIT)[1]
             assert waiting.returncode == 1 and "went away" in said
         m.process.wait(timeout=mounted.WAIT)
