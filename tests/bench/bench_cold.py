@@ -445,12 +445,8 @@ def main():
         if shutil.which(needed) is None:
             skip("anything", f"{needed} is not installed")
             return
-    for name in [n for n in os.environ if n.startswith("AWS_") or "proxy" in n.lower()]:
-        del os.environ[name]
     if s3_servers is not None:
-        os.environ.update({"AWS_ACCESS_KEY_ID": s3_servers.ACCESS, "AWS_REGION": "us-east-1",
-                           "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET,
-                           "AWS_EC2_METADATA_DISABLED": "true"})
+        s3_servers.be_client()
     scratch = Path(tempfile.mkdtemp(prefix="weightfs-bench-"))
     try:
         with contextlib.ExitStack() as servers:

@@ -22,7 +22,6 @@ usage: bench_matrix.py [--mib 64] [--rounds 3] [--deltas 0,1,10,50] [--styles re
 """
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -36,7 +35,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests"))
 
 # pylint: disable=wrong-import-position
-from bench_read import BENCH, FILE, Process, same_read_ahead, small_pieces  # noqa: E402
+from bench_read import BENCH, FILE, Process, measure, same_read_ahead  # noqa: E402
 from lib import bigrun, mounted  # noqa: E402
 
 try:
@@ -185,24 +184,11 @@ def main():
     parser.add_argument("--deltas", default="0,1,10,50")
     parser.add_argument("--styles", default=",".join(STYLES))
     args = parser.parse_args()
-    mounted.LIFETIME = 3600
     if s3_servers is None:
         print("bench_matrix: no rows: boto3 is not installed (make setup)")
         return
-    for name in [n for n in os.environ if n.startswith("AWS_") or "proxy" in n.lower()]:
-        del os.environ[name]
-    os.environ.update({"AWS_ACCESS_KEY_ID": s3_servers.ACCESS, "AWS_REGION": "us-east-1",
-                       "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET,
-                       "AWS_EC2_METADATA_DISABLED": "true"})
-    scratch = Path(tempfile.mkdtemp(prefix="weightfs-bench-"))
-    try:
-        with contextlib.ExitStack() as stack:
-            bench = Bench(args, scratch, stack)
-            stack.enter_context(small_pieces())
-            bench.all()
-            bench.report()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    s3_servers.be_client()
+    measure(Bench, args)
 
 
 if __name__ == "__main__":

@@ -282,24 +282,29 @@ def small_pieces():
         process.stdin.close()
 
 
+def measure(bench, args):
+    """All that a class like Bench measures, in one directory of its own, which is gone at the end."""
+    mounted.LIFETIME = 3600
+    scratch = Path(tempfile.mkdtemp(prefix="weightfs-bench-"))
+    try:
+        with contextlib.ExitStack() as stack:
+            one = bench(args, scratch, stack)
+            stack.enter_context(small_pieces())
+            one.all()
+            one.report()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def main():
-    """Everything is below one directory of its own, and gone at the end."""
+    """The tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--mib", type=int, default=192, help="of the model")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--deltas", type=int, default=50)
     parser.add_argument("--styles", default=",".join(STYLES))
     args = parser.parse_args()
-    mounted.LIFETIME = 3600
-    scratch = Path(tempfile.mkdtemp(prefix="weightfs-bench-"))
-    try:
-        with contextlib.ExitStack() as stack:
-            bench = Bench(args, scratch, stack)
-            stack.enter_context(small_pieces())
-            bench.all()
-            bench.report()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    measure(Bench, args)
 
 
 if __name__ == "__main__":

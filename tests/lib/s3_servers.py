@@ -5,6 +5,7 @@ signatures, ignores If-Match, gives ETags without quotes and answers ranges with
 """
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,14 @@ def client(endpoint):
     return boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=ACCESS,
                         aws_secret_access_key=SECRET, region_name="us-east-1",
                         config=Config(s3={"addressing_style": "path"}, proxies={}))
+
+
+def be_client():
+    """Gives this process, and what it starts, the servers' keys, and no proxy or setting besides."""
+    for name in [n for n in os.environ if n.startswith("AWS_") or "proxy" in n.lower()]:
+        del os.environ[name]
+    os.environ.update({"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET,
+                       "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"})
 
 
 @contextlib.contextmanager
