@@ -217,6 +217,7 @@ static uint8_t *good(size_t *out_len)
 	static const uint64_t positions[] = {
 		1, 500, 900, 64 * PATCH_BLOCK + 9, NUMEL - 10, NUMEL - 9, NUMEL - 8, NUMEL - 1,
 	};
+	static const uint8_t values[] = {1, 1, 5, 1, 7, 1, 1, 1};
 	struct memory mem = {0};
 	struct sink sink = memory_sink(&mem);
 	struct patch_writer *w = patch_writer_new(PATCH_ADD, 1, NUMEL, &sink, 0);
@@ -226,8 +227,7 @@ static uint8_t *good(size_t *out_len)
 	assert_non_null(w);
 	assert_int_equal(patch_writer_rice(w, NULL, true, NULL), 0);
 	for (int i = 0; i < 8; i++) {
-		assert_int_equal(
-			patch_writer_add(w, &positions[i], "\1\1\5\1\7\1\1\1" + i, 1, NULL), 0);
+		assert_int_equal(patch_writer_add(w, &positions[i], &values[i], 1, NULL), 0);
 		patch_writer_hash(w, positions[i] >> 16, 0);
 	}
 	assert_int_equal(patch_writer_end(w, &len, NULL, NULL), 0);
