@@ -283,7 +283,7 @@ def small_pieces():
 
 
 def measure(bench, args):
-    """All that a class like Bench measures, in one directory of its own, which is gone at the end."""
+    """All that a class like Bench measures, in a directory of its own, which is gone at the end."""
     mounted.LIFETIME = 3600
     scratch = Path(tempfile.mkdtemp(prefix="weightfs-bench-"))
     try:

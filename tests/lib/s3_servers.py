@@ -31,7 +31,7 @@ def client(endpoint):
 
 
 def be_client():
-    """Gives this process, and what it starts, the servers' keys, and no proxy or setting besides."""
+    """Gives this process and what it starts the servers' keys, and no proxy or setting besides."""
     for name in [n for n in os.environ if n.startswith("AWS_") or "proxy" in n.lower()]:
         del os.environ[name]
     os.environ.update({"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET,
