@@ -558,6 +558,8 @@ void block_want(struct block_handle *h, const struct block_range *ranges, size_t
 					 piece_count(ranges[i].off + ranges[i].len) - first,
 					 FILL_DEMAND, until, &batch);
 	}
+	for (struct fill *f = batch; f != NULL; f = f->batch)
+		f->early = true;
 	lock_release(&o->cache->lock);
 	fill_start(batch);
 }

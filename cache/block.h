@@ -75,8 +75,9 @@ int block_lend(struct block_handle *h, uint64_t off, size_t len, struct loan *ou
 struct block_range {
 	uint64_t off, len;
 };
-/* Starts fetching what is missing of the ranges, which must lie inside; does not wait, and says
- * nothing of errors: the read that follows does. */
+/* Starts fetching what is missing of the ranges, which must lie inside, for one who will go on with
+ * each part of it as it comes.  Does not wait, and says nothing of errors: the read that follows
+ * does. */
 void block_want(struct block_handle *h, const struct block_range *ranges, size_t count);
 
 /* Pulls the whole object in the background, at low priority, until it is there, the cache is full,

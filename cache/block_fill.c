@@ -373,10 +373,12 @@ int fill_wait_locked(struct fill *f, size_t upto, int64_t until_mono_ns, bool *o
 		size_t wanted = __atomic_load_n(&f->wanted, __ATOMIC_RELAXED);
 
 		*out_come =
-			f->done ? f->err == 0 : __atomic_load_n(&f->come, __ATOMIC_SEQ_CST) >= upto;
+			f->done ? f->err == 0
+				: f->early && __atomic_load_n(&f->come, __ATOMIC_SEQ_CST) >= upto;
 		if (*out_come || f->done || rc < 0)
 			return *out_come ? 0 : rc;
-		if (wanted == 0 || upto < wanted) {
+		/* Being woken often costs a fast reader more than it gains. */
+		if (f->early && (wanted == 0 || upto < wanted)) {
 			__atomic_store_n(&f->wanted, upto, __ATOMIC_SEQ_CST);
 			/* It may have come just before. */
 			if (__atomic_load_n(&f->come, __ATOMIC_SEQ_CST) >= upto)

@@ -52,6 +52,7 @@ struct fill { /* one fetch: pieces [first, first + count) of an object */
 	int refs;      /* atomic: the job's, the ring's, those of readers */
 	size_t come;   /* atomic: so many bytes of fetch.dst are there for good */
 	size_t wanted; /* atomic: readers wait for so many, the fewest; 0: none does */
+	bool early;    /* they do: else for all of it */
 	bool done;
 	int err;		  /* once done; 0: fetch.dst holds the bytes, for good */
 	struct condition cond;	  /* done, or as many as are wanted have come */
