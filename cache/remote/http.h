@@ -114,9 +114,10 @@ struct http_call {
 	struct buf *buffer;
 	size_t buffer_max;
 	enum http_class class;
-	bool no_follow;		  /* a redirect is the result: err 0, status 3xx, answer.location */
-	bool repeatable;	  /* a POST that may be sent twice; other methods always may */
-	bool once;		  /* no second attempt (the caller has its own rhythm) */
+	bool no_follow;	 /* a redirect is the result: err 0, status 3xx, answer.location */
+	bool repeatable; /* a POST that may be sent twice; other methods always may */
+	bool once;	 /* no second attempt (the caller has its own rhythm) */
+	bool patient;	 /* while nobody answers: tried until the deadline, however often */
 	int64_t deadline_mono_ns; /* for everything; 0: total_ms from submission; < 0: none */
 	int64_t inactivity_ms;	  /* 0: the client's */
 	int64_t connect_ms;	  /* 0: the client's */

@@ -72,6 +72,12 @@ static int check_request(struct http_transfer *t, struct url *u)
 	return rc;
 }
 
+/* Attempts without progress that use up patience. */
+static unsigned counted(const struct http_transfer *t)
+{
+	return t->since_progress - MIN(t->since_progress, t->unanswered);
+}
+
 /* Builds and sends the next hop.  `url` NULL: the first. */
 static void start_hop(struct http_transfer *t, const char *url)
 {
@@ -97,7 +103,7 @@ static void start_hop(struct http_transfer *t, const char *url)
 	url_release(&u);
 	if (rc == 0)
 		return;
-	if (rc == -EAGAIN && t->since_progress < 4) {
+	if (rc == -EAGAIN && counted(t) < 4) {
 		http_wait(t, clock_mono_ns());
 		return;
 	}
@@ -184,6 +190,7 @@ static struct retry_event event_of(struct http_transfer *t, int err, bool unsent
 	struct http_call *c = t->call;
 	struct retry_event e = {
 		.attempt = t->since_progress,
+		.unanswered = t->unanswered,
 		.status = t->answer.status,
 		.err = err,
 		.repeatable = c->repeatable || t->request.method != METHOD_POST,
@@ -210,8 +217,10 @@ static void keep_progress(struct http_transfer *t, int err)
 		c->buffer->len = MIN(c->buffer->len, t->buffer_before);
 	if (err == EPROTO)
 		t->got = t->got_before;
-	if (t->got >= t->got_before + HTTP_PROGRESS)
+	if (t->got >= t->got_before + HTTP_PROGRESS) {
 		t->since_progress = 1;
+		t->unanswered = 0;
+	}
 	if (t->restart)
 		t->got = 0;
 }
@@ -222,6 +231,19 @@ static bool may_repeat(const struct http_transfer *t)
 	       !__atomic_load_n(&t->cancelled, __ATOMIC_RELAXED);
 }
 
+/* An answer, good or bad, is somebody's; for a patient call silence is an outage. */
+static bool is_outage(const struct http_transfer *t, int err)
+{
+	switch (err) {
+	case ETIMEDOUT:
+	case ECONNRESET:
+	case ECONNREFUSED:
+	case EHOSTUNREACH:
+	case ENETUNREACH: return t->call->patient;
+	default: return false;
+	}
+}
+
 /* err: positive errno of the transport or of a broken answer; 0: the status is the failure. */
 static void after_failure(struct http_transfer *t, int err, bool unsent, CURLcode code)
 {
@@ -230,6 +252,7 @@ static void after_failure(struct http_transfer *t, int err, bool unsent, CURLcod
 	struct retry_event e;
 
 	keep_progress(t, err);
+	t->unanswered += is_outage(t, err);
 	e = event_of(t, err, unsent);
 	d = retry_decide(&o->retry, &e);
 	if (d.fewer) {
@@ -240,12 +263,12 @@ static void after_failure(struct http_transfer *t, int err, bool unsent, CURLcod
 		http_wait(t, clock_mono_ns() + d.wait_ms * 1000000);
 		return;
 	}
-	if (err == 0)
-		http_end(t, http_why_status(t));
-	else if (t->why.err != 0)
-		http_end(t, -t->why.err);
-	else
-		http_end(t, http_why_error(t, err, code));
+	if (err != 0 && t->why.err == 0)
+		http_why_error(t, err, code);
+	/* Its time was over, whatever the last attempt met. */
+	if (is_outage(t, err))
+		t->why.err = ETIMEDOUT;
+	http_end(t, err == 0 ? http_why_status(t) : -t->why.err);
 }
 
 /* A final answer that is not good: the caller's opinion first. */
@@ -257,7 +280,7 @@ static void bad_status(struct http_transfer *t)
 	t->why.err = 0;
 	if (t->call->judge != NULL)
 		verdict = t->call->judge(t->call, &t->answer, &t->why);
-	if (verdict == HTTP_JUDGE_AGAIN && t->since_progress < 6 && may_repeat(t)) {
+	if (verdict == HTTP_JUDGE_AGAIN && counted(t) < 6 && may_repeat(t)) {
 		keep_progress(t, 0);
 		http_wait(t, clock_mono_ns());
 	} else if (verdict < 0) {

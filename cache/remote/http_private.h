@@ -52,6 +52,7 @@ struct http_transfer {
 
 	unsigned attempts;	 /* all */
 	unsigned since_progress; /* those since there was progress */
+	unsigned unanswered;	 /* of those, by nobody: a patient call's */
 	unsigned hop;
 	enum method method;	/* hop > 0 */
 	struct http_answer via; /* hop > 0 */

@@ -305,6 +305,7 @@ static void range_submit(struct range *r)
 	call->len = f->len;
 	call->whole = f->off == 0 && f->len == r->handle->base.size;
 	call->class = f->background ? HTTP_BACKGROUND : HTTP_READ;
+	call->patient = !f->background && f->deadline_mono_ns >= 0;
 	call->deadline_mono_ns = r->deadline_ns;
 	if (!live_submit(&r->c.hub->live, &r->c.live))
 		range_end(r, -ECANCELED);
@@ -409,6 +410,7 @@ static void resolve_begin(struct hub *hub, struct hub_handle *h, int64_t deadlin
 	call->done = resolve_done;
 	call->no_follow = true;
 	call->delivery = HTTP_DISCARD;
+	call->patient = true;
 	call->deadline_mono_ns = deadline_ns;
 	if (v->c.url == NULL)
 		resolve_end(v, -ENOMEM);

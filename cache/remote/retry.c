@@ -93,7 +93,8 @@ struct retry_decision retry_decide(const struct retry_policy *policy, const stru
 	int64_t asked = -1;
 
 	d.fewer = e->slow_down || (e->err == 0 && (e->status == 429 || e->status == 503));
-	if (!retry_is_transient(e) || e->attempt >= p.attempts || e->budget_ms == 0)
+	if (!retry_is_transient(e) || e->budget_ms == 0 ||
+	    e->attempt - MIN(e->attempt, e->unanswered) >= p.attempts)
 		return d;
 	d.wait_ms = share(back_off(&p, e->attempt), e->random);
 	if (e->err == 0 && (e->status == 429 || e->status == 503))

@@ -21,6 +21,7 @@ struct retry_policy {
 
 struct retry_event {
 	unsigned attempt;	/* attempts made since there was progress, 1 for the first */
+	unsigned unanswered;	/* so many of them count only for the back-off */
 	int status;		/* HTTP status, or 0: */
 	int err;		/* positive errno of a transport or protocol error */
 	bool repeatable;	/* sending it twice does no harm */

@@ -253,6 +253,7 @@ static void fetch(struct fetch *f)
 	call->len = f->len;
 	call->whole = f->off == 0 && f->len == h->base.size;
 	call->class = f->background ? HTTP_BACKGROUND : HTTP_READ;
+	call->patient = !f->background && f->deadline_mono_ns >= 0;
 	call->deadline_mono_ns =
 		f->deadline_mono_ns >= 0 ? f->deadline_mono_ns : clock_mono_ns() + FETCH_NS;
 	if (r->c.url == NULL)

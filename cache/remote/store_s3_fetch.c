@@ -54,6 +54,7 @@ struct s3_prepare {
 	struct s3_call call; /* first */
 	struct s3_handle *h;
 	char *etag, *link;
+	int64_t deadline_ns; /* of the read that it was begun for; < 0: none */
 };
 
 static void read_start(struct s3_read *r);
@@ -142,11 +143,23 @@ static void prepare_end(struct s3_prepare *p, int err)
 		struct s3_read *r = waiting;
 
 		waiting = r->next;
-		if (err == 0)
+		/* Whose it was had less time than this one has. */
+		if (err == 0 || (err == -ETIMEDOUT && clock_mono_ns() < r->fetch->deadline_mono_ns))
 			read_start(r);
 		else
 			read_done(r, err);
 	}
+}
+
+/* Goes on as long as the read may that it is for. */
+static void prepare_submit(struct s3_prepare *p)
+{
+	p->call.s3 = p->h->s;
+	p->call.purpose = S3_READ;
+	p->call.key = p->h->key;
+	p->call.live.call.patient = p->deadline_ns >= 0;
+	p->call.live.call.deadline_mono_ns = MAX(p->deadline_ns, 0);
+	s3_call_submit(&p->call);
 }
 
 /* Is it, by what this answer says, the object that was pinned?  Takes the ETag. */
@@ -200,17 +213,11 @@ static void on_probed(struct s3_call *c)
 	}
 	__atomic_store_n(&s->links, true, __ATOMIC_RELAXED);
 	s3_call_release(c);
-	*c = (struct s3_call){
-		.s3 = s,
-		.purpose = S3_READ,
-		.method = METHOD_HEAD,
-		.key = p->h->key,
-		.finish = on_checked,
-	};
-	s3_call_submit(c);
+	*c = (struct s3_call){.method = METHOD_HEAD, .finish = on_checked};
+	prepare_submit(p);
 }
 
-static void prepare_start(struct s3_handle *h)
+static void prepare_start(struct s3_handle *h, int64_t deadline_ns)
 {
 	struct s3_prepare *p = calloc(1, sizeof(*p));
 	struct s3_read *waiting;
@@ -230,15 +237,9 @@ static void prepare_start(struct s3_handle *h)
 		return;
 	}
 	p->h = h;
-	p->call = (struct s3_call){
-		.s3 = h->s,
-		.purpose = S3_READ,
-		.method = METHOD_GET,
-		.key = h->key,
-		.probe = true,
-		.finish = on_probed,
-	};
-	s3_call_submit(&p->call);
+	p->deadline_ns = deadline_ns;
+	p->call = (struct s3_call){.method = METHOD_GET, .probe = true, .finish = on_probed};
+	prepare_submit(p);
 }
 
 /* ---- ranges ---- */
@@ -369,7 +370,7 @@ static void read_start(struct s3_read *r)
 	s3_call_release(&r->call);
 	if (choose_way(r, &prepare, &err)) {
 		if (prepare)
-			prepare_start(h);
+			prepare_start(h, f->deadline_mono_ns);
 		return;
 	}
 	if (err < 0) {
@@ -396,6 +397,7 @@ static void read_start(struct s3_read *r)
 				.len = f->len,
 				.whole = f->off == 0 && f->len == h->base.size,
 				.class = f->background ? HTTP_BACKGROUND : HTTP_READ,
+				.patient = !f->background && f->deadline_mono_ns >= 0,
 				.deadline_mono_ns =
 					f->deadline_mono_ns >= 0 ? f->deadline_mono_ns : 0,
 			},
