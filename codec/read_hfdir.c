@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OUT_WINDOW = 256 * 1024, BATCH = 8192 };
+enum { OUT_WINDOW = 256 * 1024, BATCH = 8192, ZEROS = 4096 };
 
 /* The checksum of the tensor's new bytes: what kind it is, its length says. */
 static int take_checksum(const struct st_header *header, struct part *part, struct why *why)
@@ -180,13 +180,21 @@ static int batch_flush(struct batch *b, struct patch_writer *writer, struct why 
 /* From `at` on, where 64 bytes begin that are not all zero, or the rest, which is shorter. */
 static size_t skip_zeros(const uint8_t *bytes, size_t at, size_t len)
 {
-	for (; len - at >= 64; at += 64) {
+	static const uint8_t zeros[ZEROS];
+
+	while (len - at >= 64) {
 		uint64_t any = 0;
 
+		/* Mostly nothing has changed for long. */
+		if (at % ZEROS == 0 && len - at >= ZEROS && memcmp(bytes + at, zeros, ZEROS) == 0) {
+			at += ZEROS;
+			continue;
+		}
 		for (size_t i = 0; i < 64; i += 8)
 			any |= load_le64(bytes + at + i);
 		if (any != 0)
 			break;
+		at += 64;
 	}
 	return at;
 }
