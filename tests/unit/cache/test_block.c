@@ -251,7 +251,8 @@ static void test_streams(void **state)
 	struct rig r;
 
 	rig_open_disk(&r, 0);
-	r.m->latency_ns = 1000000;
+	r.m->latency_ns =
+		5000000; /* so that the next request is there before the first is answered */
 	run_stream(&r, "ascending", 8, 64 * MIB, false);
 	run_stream(&r, "descending", 9, 64 * MIB, true);
 	rig_close(&r);

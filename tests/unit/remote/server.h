@@ -49,7 +49,7 @@ enum { SERVER_CONNECTIONS = 256, SERVER_SCRIPT = 64 };
 struct server {
 	int fd;
 	uint16_t port;
-	char origin[64]; /* "http://127.0.0.1:port" */
+	char origin[96]; /* "http://127.0.0.1:port" */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	struct reply script[SERVER_SCRIPT];

@@ -279,11 +279,12 @@ static void many_at_once(void **state)
 /* Reads pass background calls, a promoted one among them, and a quarter of the slots stays free. */
 static void reads_first(void **state)
 {
-	static const char *const paths[] = {"/bg0", "/bg1", "/bg2", "/bg3", "/bg4", "/read"};
+	static const char *const paths[] = {"/bg0", "/bg1",  "/bg2", "/bg3",
+					    "/bg4", "/read", "/mark"};
 	struct server *s = server_start(SIZE, 1);
 	struct crowd crowd = {.h = client((struct http_options){.parallel = 4})};
-	struct http_call calls[6];
-	struct plan plans[6] = {0};
+	struct http_call calls[7];
+	struct plan plans[7] = {0};
 
 	__atomic_store_n(&s->hold, true, __ATOMIC_RELEASE);
 	for (size_t i = 0; i < 5; i++) {
@@ -299,10 +300,17 @@ static void reads_first(void **state)
 	wait_for_requests(s, 4);
 	assert_non_null(strstr(server_seen(s, 3), "/read"));
 	http_promote(crowd.h, &calls[4]);
+	/* What takes no slot, and comes: so the promotion is known, too. */
+	calls[6] = crowd_call(&plans[6], &crowd, s);
+	plans[6].path = paths[6];
+	calls[6].class = HTTP_STANDING;
+	http_submit(crowd.h, &calls[6]);
+	wait_for_requests(s, 5);
 	__atomic_store_n(&s->hold, false, __ATOMIC_RELEASE);
-	wait_for(&crowd.done, 6);
-	assert_string_equal(crowd.order[4], "/bg4");
-	assert_string_equal(crowd.order[5], "/bg3");
+	wait_for(&crowd.done, 7);
+	assert_string_equal(crowd.order[4], "/mark");
+	assert_string_equal(crowd.order[5], "/bg4");
+	assert_string_equal(crowd.order[6], "/bg3");
 	http_free(crowd.h);
 	server_stop(s);
 }
@@ -432,6 +440,9 @@ static void waiting_inside(void **state)
 	server_stop(s);
 }
 
+/* 64 letters, of which a name may have 63 up to its next dot. */
+#define LONG_LABEL "aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbccccccccccccccccdddddddddddddddd"
+
 static void nobody_there(void **state)
 {
 	struct server *s = server_start(SIZE, 1);
@@ -439,19 +450,28 @@ static void nobody_there(void **state)
 	struct plan p = {.path = "/p?token=marked"};
 	struct http_call c = plan_call(&p, s);
 	struct server gone = *s;
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof(a);
 
 	server_stop(s);
+	/* A port that is taken, so that nobody else listens there, and not listened on. */
+	assert_int_equal(bind(held, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(getsockname(held, (struct sockaddr *)&a, &len), 0);
+	snprintf(gone.origin, sizeof(gone.origin), "http://127.0.0.1:%u", ntohs(a.sin_port));
 	p.server = &gone;
 	c.origin = gone.origin;
 	assert_int_equal(fetch_range(h, &gone, &c, 0, 10), -ECONNREFUSED);
 	assert_int_equal(c.attempts, 2);
 	assert_non_null(strstr(c.why.text, "127.0.0.1"));
 	assert_null(strstr(c.why.text, "marked"));
-	snprintf(gone.origin, sizeof(gone.origin), "http://name.invalid");
+	/* Of a name that is none nobody is asked, so this needs no server for names. */
+	snprintf(gone.origin, sizeof(gone.origin), "http://%s.invalid", LONG_LABEL);
 	assert_int_equal(fetch_range(h, &gone, &c, 0, 10), -EHOSTUNREACH);
-	assert_non_null(strstr(c.why.text, "name.invalid"));
+	assert_non_null(strstr(c.why.text, LONG_LABEL ".invalid"));
 	http_call_release(&c);
 	http_free(h);
+	close(held);
 }
 
 static void bad_certificates_file(void **state)
