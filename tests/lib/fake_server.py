@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import re
 import socket
+import socketserver
 import ssl
 import struct
 import threading
@@ -176,6 +177,11 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
+
+    def server_bind(self):
+        """Without asking anybody for this machine's name."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
 
     def handle_error(self, request, client_address):
         """Clients that go away are part of the game."""

@@ -69,7 +69,10 @@ def parts(path, part=PART):
             if done == part and size - at > part:
                 at = size - part
                 continue
-            end = min(os.lseek(f.fileno(), at, os.SEEK_HOLE), at + part - done % part)
+            try:
+                end = min(os.lseek(f.fileno(), at, os.SEEK_HOLE), at + part - done % part)
+            except OSError:  # it has been cut meanwhile
+                return
             yield os.pread(f.fileno(), end - at + 64, at)
             done += end - at
             at = end

@@ -77,6 +77,15 @@ def is_mounted(path):
         return any(line.split()[4] == str(path) for line in f)
 
 
+def remove_in_use(path):
+    """Removes a directory into which a program may be writing just now."""
+    def gone():
+        shutil.rmtree(path, ignore_errors=True)
+        return not os.path.lexists(path)
+
+    wait_until(gone, f"{path} cannot be removed")
+
+
 def abort_file(path):
     """The kernel's switch that ends a FUSE connection."""
     return f"/sys/fs/fuse/connections/{os.minor(os.stat(path).st_dev)}/abort"
@@ -133,11 +142,19 @@ class Shown:
                            f"{json.dumps(self.status(), indent=1)}\n{self.log_text()[-3000:]}",
                    timeout)
 
-    def wait_problem(self, name, timeout=None):
-        """Waits until status names this object and returns the sentence."""
-        return wait_until(lambda: self.problem(name),
-                          lambda: f"no problem with {name}: {self.status()}\n"
-                                  f"{self.log_text()[-3000:]}", timeout)
+    def wait_problem(self, name, *parts):
+        """Waits until status names this object, in a sentence that has all of these parts, and
+        returns it.  What is written in more than one step may have had another before."""
+        def found():
+            sentence = self.problem(name)
+            return sentence and all(part in sentence for part in parts) and sentence
+
+        return wait_until(found, lambda: f"no problem with {name} that has {parts}: "
+                                         f"{self.status()}\n{self.log_text()[-3000:]}")
+
+    def wait_well(self):
+        """Waits until there is no problem, after a change: a look may have met it half done."""
+        wait_until(lambda: self.status()["problems"] == [], self.status)
 
     def versions(self):
         """The numbers listed under versions/, ascending."""
@@ -146,6 +163,12 @@ class Shown:
     def tree(self, number):
         """The directory of one version."""
         return self.dot / "versions" / str(number)
+
+    def wait_tree(self, number):
+        """The same, when it is there: of a run that a mount finds, the newest version is shown at
+        once, those below it one after the other."""
+        wait_until(self.tree(number).exists, lambda: f"no {number} among {self.versions()}")
+        return self.tree(number)
 
 
 class Mount(Shown):
@@ -216,6 +239,18 @@ class Mount(Shown):
         assert word == b"ready\n", f"the mount said {word!r}: {self.log_text()[-4000:]}"
         self._watch()
 
+    def live_on(self):
+        """From now on it has its lifetime again: for one that serves many tests."""
+        self._unwatch()
+        self._watch()
+
+    def _unwatch(self):
+        if self.watchdog:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.watchdog.pid, signal.SIGKILL)
+            self.watchdog.wait()
+        self.watchdog = None
+
     def _watch(self):
         with contextlib.suppress(OSError):
             self.watchdog = subprocess.Popen(
@@ -228,10 +263,7 @@ class Mount(Shown):
         code = None
         if self.process:
             code = self._reap()
-        if self.watchdog:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.watchdog.pid, signal.SIGKILL)
-            self.watchdog.wait()
+        self._unwatch()
         if self.log:
             self.log.close()
         return code
