@@ -19,7 +19,7 @@ import pytest
 
 from lib import blockfiles, checks, models, oracle, places, reading, trl
 from lib.blockfiles import PIECE
-from lib.mounted import BINARY, Mount, is_mounted, unmount, wait_until
+from lib.mounted import BINARY, Mount, is_mounted, remove_in_use, unmount, wait_until
 
 KILLS = int(os.environ.get("SOAK_KILLS", "5"))
 MODEL = {"a.weight": ("BF16", (1500, 1000)), "b.weight": ("BF16", (700, 1600)),
@@ -150,10 +150,12 @@ def work_and_kill(source, work, rng, *args):
             early = subprocess.Popen(
                 [str(w) for w in (BINARY, "mount", "-f", *m.args, *source.place.args, *args,
                                   source.place.url, m.at)],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             time.sleep(rng.random() * 0.1)
             early.kill()
             early.wait()
+            early.stdout.read()  # until a helper that mounts for it has ended, too
+            early.stdout.close()
             if is_mounted(m.at):
                 unmount(m.at)
             return
@@ -344,7 +346,7 @@ def test_cache_vanishes(warm, what):
     source, work, _ = warm
     with mount(source, work) as m:
         m.wait_version(source.newest)
-        shutil.rmtree(work / "cache" / "blocks" if what == "blocks" else work / "cache")
+        remove_in_use(work / "cache" / "blocks" if what == "blocks" else work / "cache")
         check_versions(m, source)
         source.grow()
         check_versions(m, source)

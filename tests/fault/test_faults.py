@@ -6,13 +6,13 @@ a file never becomes shorter.  Each test does the same with all kinds of sources
 
 import errno
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lib import checks, places, reading, trl
-from lib.everywhere import LIMIT, LONG, MIB, eventually, everywhere, forget, in_time, read, read_at
+from lib import places, reading, trl
+from lib.everywhere import (LONG, MIB, eventually, everywhere, forget, in_time, read, read_at,
+                            surely_at, surely_file, surely_tree)
 from lib.mounted import SLOW, run, wait_until
 from lib.nginx import certificate
 
@@ -48,8 +48,8 @@ def test_passing(cases, fault):
             put = [place.data.fault(place.bytes_of("big.bin"), **how),
                    place.data.fault(place.content, **how)]
             m.wait_version(3)
-            assert read(m.dot / "bucket" / "big.bin", big)
-            checks.assert_tree(m.at, case.files(3))
+            assert surely_file(m.dot / "bucket" / "big.bin") == big
+            surely_tree(m.at, case.files(3))
             assert [f.left for f in put] == [0, 0]
 
     everywhere(cases, one)
@@ -82,11 +82,11 @@ def test_whole_for_a_range(cases):
         place.put("big.bin", big)
         with case.mount() as m, open(m.dot / "bucket" / "big.bin", "rb", buffering=0) as f:
             near = place.data.fault(place.bytes_of("big.bin"), "whole")
-            assert read_at(f, 300000, 1000) == big[300000:301000]
+            assert surely_at(f, 300000, 1000) == big[300000:301000]
             far = place.data.fault(place.bytes_of("big.bin"), "whole")
             assert read_at(f, 5 * MIB, 1000) in (errno.EIO, big[5 * MIB:][:1000])
             assert near.hits == far.hits == 1
-            assert read(m.dot / "bucket" / "big.bin", big)
+            assert surely_file(m.dot / "bucket" / "big.bin") == big
 
     everywhere(cases, one)
 
@@ -105,7 +105,7 @@ def test_unauthorised_once(cases):
             eventually(m.dot / "bucket" / "a.bin", data)
             shown = case.files(3)
             case.follow(m)
-            checks.assert_tree(m.tree(3), shown)
+            surely_tree(m.tree(3), shown)
             assert all(f.hits == 1 for f in put)
 
     everywhere(cases, one)
@@ -150,7 +150,7 @@ def test_slow_trickle(cases):
         case.place.put("a.bin", data)
         with case.mount() as m:
             put = case.place.data.fault(case.place.bytes_of("a.bin"), "trickle")
-            assert read(m.dot / "bucket" / "a.bin", data)
+            assert surely_file(m.dot / "bucket" / "a.bin") == data
             assert put.hits == 1
 
     everywhere(cases, one)
@@ -169,7 +169,7 @@ def test_links_expire(cases, how):
         place.put("big.bin", big)
         with case.mount() as m, open(m.dot / "bucket" / "big.bin", "rb", buffering=0) as f:
             for at in (0, 2 * MIB, 4 * MIB):
-                assert read_at(f, at, 5000) == big[at:at + 5000]
+                assert surely_at(f, at, 5000) == big[at:at + 5000]
                 if how == "all":
                     place.expire_links()
                 else:
@@ -199,7 +199,7 @@ def test_overwritten_between_ranges(cases):
             for name, size in SIZES.items():
                 path = m.dot / "bucket" / name
                 with open(path, "rb", buffering=0) as f:
-                    assert f.read(1000) == old[:1000]
+                    assert surely_at(f, 0, 1000) == old[:1000]
                     case.place.put(name, new[name])
                     for at in (3 * MIB, 6 * MIB - 2000, 5 * MIB):
                         assert read_at(f, at, 1000) in (errno.EIO, old[at:at + 1000])
@@ -250,10 +250,10 @@ def test_delta_overwritten_while_fetched(cases):
             (case.root / key).write_bytes(pair[1])
             want = case.files(5)
             m.wait_version(5)
-            wait_until(lambda: reading.read_file(m.at / "model.safetensors") ==
+            wait_until(lambda: surely_file(m.at / "model.safetensors") ==
                        want["model.safetensors"], m.status)
             assert met.is_set()
-            checks.assert_tree(m.at, want)
+            surely_tree(m.at, want)
 
     everywhere(cases, one)
 
@@ -268,11 +268,11 @@ def test_deleted_while_open(cases):
         with case.mount() as m:
             m.wait_version(3)
             with open(m.dot / "bucket" / "big.bin", "rb", buffering=0) as f:
-                assert f.read(1000) == big[:1000]
+                assert surely_at(f, 0, 1000) == big[:1000]
                 place.delete("big.bin")
                 wait_until(lambda: not (m.dot / "bucket" / "big.bin").exists(), "still there")
                 forget(f)
-                assert read_at(f, 0, 1000) == big[:1000]
+                assert surely_at(f, 0, 1000) == big[:1000]
                 for at in (2 * MIB, 4 * MIB, 6 * MIB - 500):
                     assert read_at(f, at, 500) in (errno.EIO, big[at:at + 500])
                 assert os.fstat(f.fileno()).st_size == len(big)
@@ -309,13 +309,13 @@ def test_listing_page_lost(cases, how):
                 wait_until(lambda: m.status()["store_error"], m.status, LONG)
             wait_until(lambda: put.hits >= 2, "nothing is listed", LONG)
             assert m.version() == 3 and not m.status()["problems"]
-            checks.assert_tree(m.at, shown)
+            surely_tree(m.at, shown)
             place.clear_faults()
             place.api.drop_connections()
             m.control("refresh")
             m.wait_version(4, LONG)
-            checks.assert_tree(m.at, case.files(4))
-            checks.assert_tree(m.tree(3), shown)
+            surely_tree(m.at, case.files(4))
+            surely_tree(m.tree(3), shown)
 
     everywhere(cases, one)
 
@@ -344,20 +344,21 @@ def test_server_gone_and_back(cases):
         place, shown = case.place, case.files(3)
         for name, data in files.items():
             place.put(name, data)
-        with case.mount(timeout=4 * SLOW) as m, ThreadPoolExecutor(1) as pool:
+        with case.mount() as m, case.mount(timeout=LONG) as patient, ThreadPoolExecutor(1) as pool:
             m.wait_version(3)
+            patient.wait_version(3)
             top = m.dot / "bucket"
-            checks.assert_tree(m.tree(3), shown)
+            surely_tree(m.tree(3), shown)
             place.gone()
+            waiting = pool.submit((patient.dot / "bucket" / "1.bin").read_bytes)
             wait_until(lambda: m.status()["store_error"], m.status, LONG)
             with open(m.at / "model.safetensors", "rb", buffering=0) as f:
                 forget(f)
-            checks.assert_tree(m.at, shown)
+            surely_tree(m.at, shown)
             assert not read(top / "0.bin", files["0.bin"])
-            waiting = pool.submit(read, top / "1.bin", files["1.bin"])
-            time.sleep(0.7)
+            assert not waiting.done()
             place.back()
-            assert waiting.result(2 * LIMIT)
+            assert waiting.result(LONG) == files["1.bin"]
             eventually(top / "0.bin", files["0.bin"])
             case.follow(m)
 
@@ -410,7 +411,7 @@ def test_certificates(cases, scratch, monkeypatch):
         assert "--ca-file" in ask(case)
         with case.mount("--ca-file", pair[0]) as m:
             m.wait_version(3)
-            checks.assert_tree(m.at, case.files(3))
+            surely_tree(m.at, case.files(3))
 
     def aws_way(case):
         run("log", "--cache-dir", scratch / "none", *case.place.args, case.place.url)

@@ -2,8 +2,8 @@
 
 import errno
 
-from lib import checks, mounted, reading
-from lib.everywhere import LONG, everywhere, forget, in_time
+from lib import mounted, reading
+from lib.everywhere import LONG, TIMEOUT, everywhere, forget, in_time, surely_file, surely_tree
 from lib.mounted import wait_until
 
 
@@ -22,15 +22,15 @@ def test_start_offline(cases, scratch):
         shown = case.files(3)
         with case.mount(work=work) as m:
             m.wait_version(3)
-            checks.assert_tree(m.at, shown)
+            surely_tree(m.at, shown)
         place.gone()
         with case.mount(work=work) as m:
             m.wait_version(3)
             for path in reading.tree(m.at).values():
                 with open(path, "rb") as f:
                     forget(f)
-            checks.assert_tree(m.at, shown)
-            checks.assert_tree(m.tree(3), shown)
+            surely_tree(m.at, shown)
+            surely_tree(m.tree(3), shown)
             assert f"offline: {place.url} is shown as it was on" in m.status()["line"]
             assert "offline" in mounted.run("status", m.at).stdout
             assert in_time((m.dot / "bucket" / "unread.bin").read_bytes) == errno.EIO
@@ -40,9 +40,9 @@ def test_start_offline(cases, scratch):
             place.back()
             case.follow(m)
             wait_until(lambda: "offline" not in m.status()["line"], m.status, LONG)
-            assert metric(m, "weightfs_source_reachable") == "1"
-            assert (m.dot / "bucket" / "unread.bin").read_bytes() == b"u" * 300000
-            checks.assert_tree(m.tree(3), shown)
+            wait_until(lambda: metric(m, "weightfs_source_reachable") == "1", m.status)
+            assert surely_file(m.dot / "bucket" / "unread.bin") == b"u" * 300000
+            surely_tree(m.tree(3), shown)
 
     everywhere(cases, one)
 
@@ -72,13 +72,13 @@ def test_base_offline(cases, scratch, bucket):
         for key in [k for k in case.place.known if k.startswith(("anchors/", "deltas/"))]:
             case.place.delete(key)
         case.place.put("model.safetensors", model)
-        args = [*case.place.args, "--timeout", 4]
+        args = [*case.place.args, "--timeout", TIMEOUT]
         for offline in (False, True):
             if offline:
                 case.place.gone()
             with mounted.Mount(bucket, base=case.place.url, work=work, args=args) as m:
-                assert reading.read_file(m.at / "model.safetensors") == model
-                assert reading.read_file(m.at / "tokenizer.json") == \
+                assert surely_file(m.at / "model.safetensors") == model
+                assert surely_file(m.at / "tokenizer.json") == \
                     case.place.known["tokenizer.json"]
         case.place.back()
 

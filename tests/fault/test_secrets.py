@@ -18,7 +18,7 @@ from lib.mounted import BINARY, Mount, is_mounted, wait_until
 
 HF = "hf_MARKED" + "x7Qz" * 6
 WRONG = "hf_MARKED" + "k3Wp" * 6
-LIMIT = 60 * mounted.SLOW
+LIMIT = mounted.WAIT
 
 
 class Told:
@@ -51,7 +51,7 @@ class Told:
                 for path in [folder] + [os.path.join(folder, name) for name in names]:
                     self.search.attributes(path)
         for words in (["status", m.at], ["status", "--json", m.at],
-                      ["wait", m.at, "--timeout", "5"]):
+                      ["wait", m.at, "--timeout", LIMIT]):
             self.run(*words)
         if reachable:
             for words in (["log", m.at], ["log", "--json", m.at], ["verify", m.at]):
@@ -88,13 +88,16 @@ def look_everywhere(told, place, bucket, scratch, *args, gone=False):
     for verb in (["log"], ["log", "--json"], ["verify"], ["verify", "--json"],
                  ["export", "-o", export]):
         told.run(*verb, *options, place.url)
-    with Mount(place.url, work=work, args=["--times", "ignore", "--log-level", "debug", "--timeout",
-                                           3 * mounted.SLOW, *place.args, *args]) as m:
+    options_of_mount = ["--times", "ignore", "--log-level", "debug", *place.args, *args]
+    with Mount(place.url, work=work, args=options_of_mount) as m:
         m.wait_version(3)
         checks.assert_tree(m.at, want)
         told.mount(m)
         told.run("inspect", m.at / "model.safetensors")
         told.run("inspect", "--json", m.at / "model.safetensors")
+    # What fails from here on does so soon.
+    with Mount(place.url, work=work, args=[*options_of_mount, "--timeout", 3]) as m:
+        m.wait_version(3)
         for status in (401, 403, 404, 500):
             for server in place.servers():
                 server.fault("^(GET|HEAD)", "status", times=3, status=status)
@@ -296,7 +299,8 @@ def test_proxy(told, bucket, scratch, monkeypatch, how):
             monkeypatch.setenv("http_proxy", f"http://user:passMARKED@127.0.0.1:{proxy.port}")
             if how == "gone":
                 proxy.stop()
-            log = ("log", "--timeout", "2", "--cache-dir", scratch / "c", "http://example.org/run")
+            soon = ["--timeout", "2"] if how != "works" else []
+            log = ("log", *soon, "--cache-dir", scratch / "c", "http://example.org/run")
             told.run(*log, ok=how == "works")
             for verb in (["verify"], ["export", "-o", scratch / "out"]) if how != "gone" else ():
                 told.run(*verb, *log[1:], ok=how == "works")

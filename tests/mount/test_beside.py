@@ -66,9 +66,12 @@ def test_run(bucket, scratch):
                if n not in ("lora-32/adapter_config.json", "lora-32/adapter_model.safetensors",
                             "lora-32/optimizer.pt", "lora-32/embeddings.bin")}
         mounted.wait_until(lambda: (m.at / "lora-64" / "adapter_model.safetensors").exists() and
-                           not (m.at / "lora-32" / "optimizer.pt").exists(), "it does not change")
+                           not (m.at / "lora-32" / "optimizer.pt").exists() and
+                           os.stat(m.at / "lora-64" / "adapter_model.safetensors").st_size ==
+                           len(ADAPTER["adapter_model.safetensors"]), "it does not change")
         shows(m.at, now)
-        assert m.version() == 3 and m.status()["problems"] == []
+        assert m.version() == 3
+        m.wait_well()
     mounted.run("export", bucket, "-o", scratch / "out", "-q", "--cache-dir", scratch / "cache")
     shows(scratch / "out", now)
 
@@ -86,7 +89,7 @@ def test_checkpoints(bucket):
     with Mount(bucket) as m:
         m.wait_version(2)
         for n in (1, 2):
-            shows(m.tree(n), {**config, **below("lora", ADAPTER), "of.txt": str(n).encode(),
+            shows(m.wait_tree(n), {**config, **below("lora", ADAPTER), "of.txt": str(n).encode(),
                               **below("checkpoint-3", {**ADAPTER, "optimizer.pt": b"small"})})
         assert m.status()["problems"] == [] and m.status()["notes"] == []
 

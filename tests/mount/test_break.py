@@ -28,8 +28,7 @@ def test_a_clock_that_was_set_back(bucket):
     assert want.numbers() == [1, 2, 3, 4]
     with Mount(bucket) as m:
         m.wait_version(4)
-        wait_until(lambda: m.status()["problems"], lambda: f"nothing said: {m.status()}")
-        assert "step_000005" in m.problem("") and "--times ignore" in m.problem("")
+        m.wait_problem("", "step_000005", "--times ignore")
         for number in (5, 6, 7, 8):
             with pytest.raises(OSError):
                 m.control(f"pin {number}")
@@ -156,7 +155,7 @@ def test_cache_without_space(bucket, scratch):
             subprocess.run(["mount", "-o", "remount,size=64m", str(cache)], check=True)
             checks.publish(m, run, states[22:])
             checks.assert_tree(m.at, want.files(23))
-            assert list(cache.rglob("*.patch"))
+            wait_until(lambda: list(cache.rglob("*.patch")), "nothing is on disk")
     finally:
         subprocess.run(["umount", "-l", str(cache)], check=False)
 
@@ -197,7 +196,7 @@ def test_patch_files_cut_short_while_mapped(bucket, scratch):
         run.sync(states[3])
         m.wait_version(4)
         checks.assert_tree(m.at, want.files(4))
-        assert reading.read_file(m.tree(1) / MODEL) == want.files(1)[MODEL]
+        assert reading.read_file(m.wait_tree(1) / MODEL) == want.files(1)[MODEL]
     with Mount(bucket, work=scratch / "work") as m:
         m.wait_version(4)
         m.control("pin 3")

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from lib import fake_server, models, mounted, trl
-from lib.mounted import Mount
+from lib.mounted import Mount, wait_until
 
 MODEL = {"a.weight": ("BF16", (1500, 1000)), "b.weight": ("BF16", (700, 600))}
 
@@ -102,6 +102,9 @@ def test_prune(web, own_cache, scratch):
     anchor = next(name for name in shown() if name.startswith("anchors/"))
     for name in blocks(own_cache, anchor):
         os.utime(name, (1000, 1000))
+    for path in (own_cache / "blocks").iterdir():  # what they take changes as they get to the disk
+        with path.open("rb") as f:
+            os.fsync(f.fileno())
     before = sum(one["allocated"] for one in shown().values())
     mounted.run("cache", "prune", "--to", str(before))
     assert sum(one["allocated"] for one in shown().values()) == before
@@ -130,6 +133,8 @@ def test_beside_a_mount(web, own_cache):
     """A mount owns its cache: others look, but take nothing away; and two mounts get along."""
     with Mount(web.origin, args=("--cache-dir", own_cache)) as one:
         want = (one.at / "model.safetensors").read_bytes()
+        wait_until(lambda: one.status()["blocks"]["stored_bytes"] ==
+                   one.status()["blocks"]["fetched_bytes"], one.status)
         assert shown()
         assert mounted.run("cache", "verify").returncode == 0
         for words in (("clear",), ("prune", "--to", "0")):

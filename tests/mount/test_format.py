@@ -35,7 +35,7 @@ def test_forced(both, bucket):
             status = m.status()
             assert status["forced_format"] == (name if name != "auto" else None)
             if name == "checkpoints":
-                assert "say --format hfdir" in m.wait_problem(f"weight_v000002/{hfdir.INDEX}")
+                m.wait_problem(f"weight_v000002/{hfdir.INDEX}", "say --format hfdir")
             else:
                 assert status["problems"] == []
 

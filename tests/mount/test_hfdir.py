@@ -43,7 +43,7 @@ def test_every_byte(encoding, stated, sums, bucket, scratch):
             holds(m.tree(version), state)
             checks.assert_ranges(m.tree(version) / MODEL, (m.tree(version) / MODEL).read_bytes(),
                                  version, 5)
-        assert m.status()["problems"] == []
+        m.wait_well()
     report = json.loads(mounted.run("verify", "--json", "-q", bucket, "--base", base).stdout)
     assert report["ok"] and report["whole"] == report["versions"] and report["hashes"] == 4
     out = scratch / "out"
@@ -66,7 +66,7 @@ def test_published(bucket, scratch):
                 holds(m.tree(version), state)
                 assert "config.json" in reading.tree(m.tree(version))
                 assert not any("weight_v" in name for name in reading.tree(m.tree(version)))
-            assert m.status()["problems"] == []
+            m.wait_well()
         (bucket / publishing.POINTER).unlink(missing_ok=True)
 
 
@@ -84,7 +84,7 @@ def test_latest(bucket):
         (bucket / "latest").write_text("run-1/weight_v000004")
         m.wait_version(4)
         (bucket / "latest").write_text("../weight_v000002")
-        assert "does not name" in m.wait_problem("latest")
+        m.wait_problem("latest", "does not name")
         assert m.version() == 4
         (bucket / "latest").write_text("run-1/weight_v000002")
         m.wait_version(2)
@@ -98,7 +98,7 @@ def test_without_base(bucket, scratch):
     t.delta(1)
     t.delta(2)
     with Mount(bucket) as m:
-        assert "--base" in m.wait_problem("v1/" + hfdir.INDEX)
+        m.wait_problem("v1/" + hfdir.INDEX, "--base")
         assert m.version() is None
         t.full(3)
         m.wait_version(3)
@@ -172,8 +172,8 @@ def test_broken_chains(bucket):
     t.delta(5)
     with Mount(bucket) as m:
         m.wait_version(2)
-        sentence = m.wait_problem("weight_v000004/" + hfdir.INDEX)
-        assert "applies to version 3, but the one before it here is 2" in sentence
+        m.wait_problem("weight_v000004/" + hfdir.INDEX,
+                       "applies to version 3, but the one before it here is 2")
         assert len(m.status()["problems"]) == 1
         t.delta(3)
         m.wait_version(3)
@@ -279,4 +279,4 @@ def test_started_anew(bucket, scratch):
         hfdir.Trainer(bucket, third).delta(1)
         m.wait_version(1)
         holds(m.at, third[1])
-        assert "earlier run" in m.wait_problem("weight_v000002/" + hfdir.INDEX)
+        m.wait_problem("weight_v000002/" + hfdir.INDEX, "earlier run")

@@ -6,7 +6,6 @@ import mmap
 import os
 import re
 import threading
-import time
 
 import pytest
 
@@ -67,8 +66,8 @@ def test_objects_that_change_while_they_are_read(how, bucket):
     with Mount(bucket) as m:
         m.wait_version(1)
         readers = [Direct(m.at / name, old) for name in names]
-        for name in names:
-            time.sleep(0.03)
+        for name, reader in zip(names, readers):
+            wait_until(lambda r=reader: r.reads > 4, "nobody reads")
             if how == "rewritten":
                 with open(bucket / name, "r+b", buffering=0) as f:
                     f.write(new)
@@ -78,7 +77,11 @@ def test_objects_that_change_while_they_are_read(how, bucket):
                 (bucket / name).unlink()
                 if how == "replaced":
                     (bucket / name).write_bytes(new)
-        time.sleep(0.1)
+        for reader in readers:
+            since = reader.reads
+            wait_until(lambda r=reader, n=since: r.reads > n + 4 and
+                       (r.refused or how not in ("rewritten", "cut")),
+                       lambda: ("it reads on", m.log_text()))
         for reader in readers:
             reader.end()
         refused = [reader.refused for reader in readers]
@@ -122,9 +125,7 @@ def test_eviction_while_it_is_read(web):
         path = m.at / "model.safetensors"
         want = reading.read_file(path)
         readers = [Direct(path, want) for _ in range(4)]
-        end = time.monotonic() + 60 * SLOW
-        while min(r.reads for r in readers) < 40 and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_until(lambda: min(r.reads for r in readers) >= 40, "no reads")
         for reader in readers:
             reader.end()
             assert not reader.refused

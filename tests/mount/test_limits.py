@@ -55,8 +55,8 @@ def test_wide_tensors(write, numel, bucket):
     with Mount(bucket) as m:
         m.wait_version(2)
         holds(m.at / MODEL, numel, changes)
-        holds(m.tree(1) / MODEL, numel, {p: 0 for p in changes})
-        assert m.status()["problems"] == []
+        holds(m.wait_tree(1) / MODEL, numel, {p: 0 for p in changes})
+        m.wait_well()
         if mounted.VARIANT == "release":
             assert peak_mb(m) < 264
 
@@ -113,7 +113,7 @@ def test_long_headers(kind, bucket):
         f.truncate(8 + LIMIT + 1 + 18)
     with Mount(bucket) as m:
         m.wait_version(1)
-        assert "100000001 bytes" in m.wait_problem(str(path(2).relative_to(bucket)))
+        m.wait_problem(str(path(2).relative_to(bucket)), "100000001 bytes")
         with open(m.at / MODEL, "rb") as f:
             assert int.from_bytes(f.read(8), "little") == LIMIT
             f.seek(8 + LIMIT)
@@ -165,13 +165,13 @@ def test_shards_of_directories(bucket):
             for n in (1, 4, 5, 8):
                 assert len(list(m.tree(n).glob("*.safetensors"))) == SHARDS
                 assert same(m.tree(n), states[n])
-            assert m.status()["problems"] == []
+            m.wait_well()
             # One of hundreds is missing, or is another length: the version before stays.
             shutil.copytree(trainer.folder(5), bucket / "making", copy_function=shutil.copy)
             (bucket / "making" / f"model-00123-of-{SHARDS:05d}.safetensors").unlink()
             (bucket / "making").rename(trainer.folder(9))
             first = f"weight_v000009/model-00001-of-{SHARDS:05d}.safetensors"
-            assert "model-00123-of" in m.wait_problem(first)
+            m.wait_problem(first, "model-00123-of")
             assert m.version() == 8
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, few)
@@ -186,7 +186,7 @@ def test_shards_of_a_published_run(bucket):
         mounted.wait_until(lambda: m.versions() == [1, 2, 3, 4], m.status)
         for n in (1, 2, 3, 4):
             assert same(m.tree(n), states[n - 1])
-        assert m.status()["problems"] == []
+        m.wait_well()
     out.path(3, "anchor", 123).unlink()
     with Mount(bucket) as m:
         m.wait_version(4)

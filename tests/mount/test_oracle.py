@@ -280,7 +280,7 @@ def test_odd_objects(f32, scratch, bucket):
             trl.put(bucket / folder / f"step_{number:06d}.safetensors", blob)
             m.wait_version(number)
             checks.assert_tree(m.at, want.files(number), f"version {number}")
-        assert m.status()["problems"] == []
+        m.wait_well()
 
 
 @pytest.mark.parametrize("how", ["rename", "inplace", "slow"])
@@ -293,4 +293,4 @@ def test_ways_to_write(how, bucket):
             run.sync(state)
             m.wait_version(run.number)
             checks.assert_tree(m.at, want.files(run.number))
-        assert m.status()["problems"] == []
+        m.wait_well()

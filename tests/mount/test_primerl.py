@@ -62,7 +62,7 @@ def test_updates(kind, bucket, scratch):
             holds(m.tree(steps[i]), state)
             checks.assert_ranges(m.tree(steps[i]) / MODEL,
                                  (m.tree(steps[i]) / MODEL).read_bytes(), i, 5)
-        assert m.status()["problems"] == []
+        m.wait_well()
     want = {n: t.data.tobytes() for n, t in states[5].items()}
     have = primerl.pull(t.root, base, 12)
     assert {n: t.data.tobytes() for n, t in have.items()} == want
@@ -86,7 +86,7 @@ def test_older(bucket):
         mounted.wait_until(lambda: m.versions() == [0, 1, 2, 3, 4, 5, 6], m.status)
         for step, state in enumerate(states):
             holds(m.tree(step), state)
-        assert m.status()["problems"] == []
+        m.wait_well()
 
 
 def test_whole(bucket):
@@ -106,7 +106,7 @@ def test_whole(bucket):
         t.whole(3)
         m.wait_version(3)
         holds(m.at, states[3])
-        assert m.status()["problems"] == []
+        m.wait_well()
 
 
 def test_written_again(bucket):
@@ -121,7 +121,7 @@ def test_written_again(bucket):
     t.whole(2, stable=False)
     with Mount(bucket) as m:
         m.wait_version(1)
-        assert "STABLE" in m.wait_problem(f"step_2/{INDEX}")
+        m.wait_problem(f"step_2/{INDEX}", "STABLE")
         holds(m.at, states[1])
         t.put(2, primerl.STABLE, b"")
         m.wait_version(2)
@@ -148,7 +148,7 @@ def test_never_whole(bucket, scratch):
     t.states = states
     t.update(2)
     with Mount(bucket) as m:
-        assert "--base" in m.wait_problem("step_1/" + primerl.UPDATE)
+        m.wait_problem("step_1/" + primerl.UPDATE, "--base")
         assert m.version() is None
     with Mount(bucket, base=base) as m:
         m.wait_version(2)
@@ -166,7 +166,7 @@ def test_damaged(name, bucket):
     t.put(2, primerl.STABLE, b"")
     with Mount(bucket) as m:
         m.wait_version(1)
-        assert "found its end" in m.wait_problem(f"step_2/{name}")
+        m.wait_problem(f"step_2/{name}", "found its end")
         holds(m.at, states[1])
 
 
@@ -180,8 +180,8 @@ def test_full_of_nothing(bucket):
     t.put(2, primerl.STABLE, b"")
     with Mount(bucket) as m:
         m.wait_version(1)
-        assert "there is none beside it" in m.wait_problem("step_2/" + primerl.OLDER)
-        os.rename(t.folder(2) / "model-00001-of-00002.safetensors", t.folder(2) / MODEL)
+        m.wait_problem("step_2/" + primerl.OLDER, "there is none beside it")
+        (t.folder(2) / "model-00001-of-00002.safetensors").unlink()
         t.put(2, MODEL, st.dump(states[2]))
         t.put(2, primerl.STABLE, b"")
         m.wait_version(2)
@@ -196,15 +196,14 @@ def test_chain(bucket, scratch):
     t.update(3)
     with Mount(bucket, base=models.write_base(scratch / "base", states[0])) as m:
         m.wait_version(1)
-        assert "applies to version 2" in m.wait_problem("step_3/" + primerl.UPDATE)
+        m.wait_problem("step_3/" + primerl.UPDATE, "applies to version 2")
         t.update(3, 1)
         m.wait_version(3)
         holds(m.at, states[3])
         t.update(4, edit=lambda manifest: manifest.update(step=5))
-        assert "says that it is version 5" in m.wait_problem("step_4/" + primerl.UPDATE)
+        m.wait_problem("step_4/" + primerl.UPDATE, "says that it is version 5")
         t.update(4, 1)
-        mounted.wait_until(lambda: "applies to version 1" in m.problem(
-            "step_4/" + primerl.UPDATE), m.status)
+        m.wait_problem("step_4/" + primerl.UPDATE, "applies to version 1")
         assert m.version() == 3
         t.update(4)
         m.wait_version(4)
@@ -266,7 +265,7 @@ def test_wide_negative(bucket, scratch):
     t = primerl.Trainer(bucket, states, wide=True, packed=True)
     t.update(1, tensors_edit=position(-1, -(1 << 63), "<i8"))
     with Mount(bucket, base=models.write_base(scratch / "base", states[0])) as m:
-        assert "beyond the tensor" in m.wait_problem("step_1/" + primerl.PATCH)
+        m.wait_problem("step_1/" + primerl.PATCH, "beyond the tensor")
         assert m.version() == 0
 
 
@@ -285,7 +284,7 @@ def test_bad_frames(blob, sentence, bucket, scratch):
     t.put(1, primerl.PATCH, blob)
     t.put(1, primerl.STABLE, b"")
     with Mount(bucket, base=models.write_base(scratch / "base", states[0])) as m:
-        assert sentence in m.wait_problem("step_1/" + primerl.PATCH)
+        m.wait_problem("step_1/" + primerl.PATCH, sentence)
         assert m.version() == 0
 
 

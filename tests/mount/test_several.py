@@ -181,8 +181,9 @@ def test_an_empty_source(bucket):
         # Whatever comes to the top now is shown as it lies, and said.
         begin(bucket, STATES[:1])
         wait_until((m.at / "anchors").is_dir, "anchors does not come")
-        assert os.listdir(m.at / "anchors") == os.listdir(bucket / "anchors")
-        assert "--runs one" in (m.dot / "status").read_text()
+        wait_until(lambda: os.listdir(m.at / "anchors") == os.listdir(bucket / "anchors"),
+                   "its object does not come")
+        wait_until(lambda: "--runs one" in (m.dot / "status").read_text(), "it is not said")
 
 
 def test_forced(bucket):
@@ -238,7 +239,7 @@ def test_latest_at_the_top(text, bucket):
     begin(bucket / "a", STATES[:2])
     (bucket / "latest").write_text(text)
     with Mount(bucket) as m:
-        assert "--runs several" in m.wait_problem("latest")
+        m.wait_problem("latest", "--runs several")
         assert "--runs several" in m.status()["line"]
         done = mounted.run("export", "-o", bucket.parent / "out", bucket, check=False)
         assert done.returncode == 1 and "--runs several" in done.stderr
@@ -262,7 +263,7 @@ def test_directories_that_cannot_be_read(bucket):
         wait_until(lambda: "1 directory cannot be listed, such as team/b" in
                    (m.status()["unreadable"] or ""), m.status)
         assert "such as team/b (permission denied)" in (m.dot / "status").read_text()
-        assert "such as team/b" in m.log_text()
+        wait_until(lambda: "such as team/b" in m.log_text(), m.log_text)
         (bucket / "team" / "b").chmod(0o755)
         wait_there(m.at / "team" / "b")
         wait_until(lambda: m.status()["unreadable"] is None, m.status)
@@ -301,7 +302,7 @@ def test_tools(bucket, scratch):
         m.run("t/b").wait_version(3)
         text = (m.dot / "metrics").read_text()
         assert 'weightfs_version{run="t/b"} 3' in text and 'weightfs_version{run="a"} 3' in text
-        assert "t/b: version 3 of lineage" in m.log_text()
+        wait_until(lambda: "t/b: version 3 of lineage" in m.log_text(), m.log_text)
         path = scratch / "path"
         mounted.run("follow", m.at / "a", "--once", "--exec", f"echo $WEIGHTFS_PATH > {path}")
         assert path.read_text().strip() == f"{m.at}/a/.weightfs/versions/3"
@@ -363,7 +364,7 @@ class Remote:
     def mount(self, work=None, *args):
         """With listings that are always asked for."""
         return Mount(self.place.url, work=work, args=[
-            *self.place.args, "--timeout", 5, "--times", "ignore", *args])
+            *self.place.args, "--times", "ignore", *args])
 
 
 @pytest.fixture(params=sorted(places.KINDS))

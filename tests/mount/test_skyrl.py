@@ -38,7 +38,7 @@ def test_every_byte(ranks, sums, bucket, scratch):
             holds(m.tree(version), state)
             checks.assert_ranges(m.tree(version) / MODEL, (m.tree(version) / MODEL).read_bytes(),
                                  version, 5)
-        assert m.status()["problems"] == []
+        m.wait_well()
     assert skyrl.pull(bucket, base, 5) == {n: t.data.tobytes() for n, t in states[5].items()}
     report = json.loads(mounted.run("verify", "--json", "-q", bucket, "--base", base).stdout)
     assert report["ok"] and report["hashes"] == 4, report
@@ -56,22 +56,21 @@ def test_chain(bucket, scratch):
     t.delta(1)
     t.delta(2)
     with Mount(bucket) as m:
-        assert "--base" in m.wait_problem("delta-00000001/manifest.json")
+        m.wait_problem("delta-00000001/manifest.json", "--base")
         assert m.version() is None
     t.delta(4)
     with Mount(bucket, base=base) as m:
         m.wait_version(2)
-        assert "version 4 applies to version 3" in m.wait_problem("delta-00000004/manifest.json")
+        m.wait_problem("delta-00000004/manifest.json", "version 4 applies to version 3")
         t.delta(3)
         link, after = (t.folder(n) / skyrl.MANIFEST for n in (3, 4))
         os.utime(link, ns=(after.stat().st_mtime_ns - 1,) * 2)
         m.wait_version(4)
         holds(m.at, states[4])
         t.delta(5, edit=lambda manifest: manifest.update(version=6))
-        assert "says that it is version 6" in m.wait_problem("delta-00000005/manifest.json")
+        m.wait_problem("delta-00000005/manifest.json", "says that it is version 6")
         t.delta(5, edit=lambda manifest: manifest.update(base_version=3))
-        mounted.wait_until(lambda: "applies to version 3" in m.problem(
-            "delta-00000005/manifest.json"), m.status)
+        m.wait_problem("delta-00000005/manifest.json", "applies to version 3")
         (t.folder(5) / skyrl.MANIFEST).unlink()
         mounted.wait_until(lambda: m.status()["problems"] == [], m.status)
         assert m.version() == 4
@@ -89,12 +88,12 @@ def test_wrong_base(bucket, scratch):
     done = mounted.run("verify", bucket, "--base", other, check=False)
     assert done.returncode == 1 and "checksum" in done.stdout and "--base" in done.stdout
     with Mount(bucket, base=other, args=["--verify", "eager"]) as m:
-        assert "has the checksum" in m.wait_problem("delta-00000001/" + FILE)
+        m.wait_problem("delta-00000001/" + FILE, "has the checksum")
         assert m.version() == 0 and m.versions() == [0]
     larger = {n: (d, (*s[:-1], s[-1] + 1) if s else s) for n, (d, s) in models.MINI.items()}
     odd = models.write_base(scratch / "odd", models.states(74, 1, larger)[0])
     with Mount(bucket, base=odd) as m:
-        assert "has shape" in m.wait_problem("delta-00000001/" + FILE)
+        m.wait_problem("delta-00000001/" + FILE, "has shape")
         assert m.version() == 0
 
 
@@ -141,7 +140,7 @@ def test_bad_manifests(edit, where, sentence, bucket, scratch):
     t.delta(2, edit=edit)
     with Mount(bucket, base=base) as m:
         m.wait_version(1)
-        assert sentence in m.wait_problem(f"delta-00000002/{where}")
+        m.wait_problem(f"delta-00000002/{where}", sentence)
         assert m.version() == 1
         holds(m.at, states[1])
 
@@ -193,8 +192,8 @@ def test_an_upload_that_ended(bucket, scratch):
     manifest.unlink()
     with Mount(bucket, base=models.write_base(scratch / "base", states[0])) as m:
         m.wait_version(1)
-        assert m.status()["notes"] == [
-            "1 directory is not finished: delta-00000002/ has weights and no manifest.json yet, "
-            "which is written last"]
+        note = "1 directory is not finished: delta-00000002/ has weights and no manifest.json " \
+            "yet, which is written last"
+        mounted.wait_until(lambda: m.status()["notes"] == [note], m.status)
         manifest.write_bytes(text)
         m.wait_version(2)

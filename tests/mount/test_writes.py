@@ -19,8 +19,8 @@ MODEL = "model.safetensors"
 GETDENTS64 = {"x86_64": 217, "aarch64": 61}.get(platform.machine())
 
 
-@pytest.fixture(scope="module")
-def mount(tmp_path_factory):
+@pytest.fixture(scope="module", name="the_mount")
+def one_mount(tmp_path_factory):
     """One mount for all of these: nothing here can change it."""
     bucket = tmp_path_factory.mktemp("writes") / "bucket"
     models.write_companions(bucket)
@@ -29,6 +29,13 @@ def mount(tmp_path_factory):
         m.wait_version(5)
         m.want = oracle.Oracle(bucket).files(5)
         yield m
+
+
+@pytest.fixture
+def mount(the_mount):
+    """The same, which lives on."""
+    the_mount.live_on()
+    return the_mount
 
 
 def open_close(flags):
