@@ -249,6 +249,11 @@ def replaced(path, make):
     make(path)
 
 
+def letter(path):
+    """A file outside of the cache that this file is in."""
+    return path.parents[2] / "letter"
+
+
 DAMAGE = {
     "a bit of data": lambda o, _: flip(o.data, 5 * PIECE + 77),
     "zeros": lambda o, _: write_at(o.data, 3 * PIECE - 5, bytes(2 * PIECE)),
@@ -269,7 +274,7 @@ DAMAGE = {
                                        shutil.copy(another(o, all_).data, o.data)],
     "a directory for data": lambda o, _: replaced(o.data, os.mkdir),
     "a fifo for an index": lambda o, _: replaced(o.index, os.mkfifo),
-    "a link for data": lambda o, _: replaced(o.data, lambda p: p.symlink_to("/etc/passwd")),
+    "a link for data": lambda o, _: replaced(o.data, lambda p: p.symlink_to(letter(p))),
 }
 UNREAD = {"a directory for data", "a fifo for an index", "a link for data"}
 UNCOUNTED = {"records of zeros", "index empty", "index gone", *UNREAD}
@@ -295,7 +300,8 @@ def warm(scratch, monkeypatch):
 def test_damage(warm, damage):
     """Found, counted, fetched again, and only that; then the cache is whole again."""
     source, work, before = warm
-    passwd = open("/etc/passwd", "rb").read()
+    somebodys = letter(before["big.dat"].data)
+    somebodys.write_text("dear")
     DAMAGE[damage](before["big.dat"], before)
     left = {}
     if damage not in UNREAD:
@@ -316,7 +322,7 @@ def test_damage(warm, damage):
     if damage not in UNREAD:
         assert {k: o.good for k, o in blockfiles.kept(work / "cache").items()} == \
             {k: o.good for k, o in before.items()}
-    assert open("/etc/passwd", "rb").read() == passwd
+    assert somebodys.read_text() == "dear"
 
 
 def test_foreign_files(warm):
