@@ -522,41 +522,6 @@ static void posts_are_not_repeated(void **state)
 	server_stop(s);
 }
 
-/* While nobody answers, a patient call goes on until its deadline; others have six attempts. */
-static void patience(void **state)
-{
-	static const char oops[] = "HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n";
-	struct server *s = server_start(SIZE, 1);
-	struct http *h = client((struct http_options){0});
-	struct plan p = {0};
-	struct http_call c = plan_call(&p, s);
-
-	for (int i = 0; i < 6; i++)
-		server_script(s, (struct reply){.raw = "", .after = CLOSE});
-	assert_int_equal(fetch_range(h, s, &c, 0, 1000), -ECONNRESET);
-	assert_int_equal(c.attempts, 6);
-	c.patient = true;
-	for (int i = 0; i < 20; i++)
-		server_script(s, (struct reply){.raw = "", .after = CLOSE});
-	assert_int_equal(fetch_range(h, s, &c, 0, 1000), 0);
-	assert_int_equal(c.attempts, 21);
-	/* An answer that is no good is one, before and after the silence. */
-	for (int i = 0; i < 26; i++) {
-		const bool silent = i >= 3 && i < 23;
-
-		server_script(s, (struct reply){.raw = silent ? "" : oops, .after = CLOSE});
-	}
-	assert_int_equal(fetch_range(h, s, &c, 0, 1000), -EIO);
-	assert_int_equal(c.attempts, 26);
-	for (int i = 0; i < 6; i++)
-		server_script(s, (struct reply){.raw = oops});
-	assert_int_equal(fetch_range(h, s, &c, 0, 1000), -EIO);
-	assert_int_equal(c.attempts, 6);
-	http_call_release(&c);
-	http_free(h);
-	server_stop(s);
-}
-
 static void patience_ends(void **state)
 {
 	struct server *s = server_start(SIZE, 1);
@@ -615,7 +580,6 @@ int main(void)
 		cmocka_unit_test(streamed),
 		cmocka_unit_test(uploads),
 		cmocka_unit_test(posts_are_not_repeated),
-		cmocka_unit_test(patience),
 		cmocka_unit_test(patience_ends),
 	};
 
