@@ -11,9 +11,10 @@
  * the reference is known.  TRL v1 (48), TRL v3 (32), the XOR of all weights with zstd -1 (slime,
  * SGLang), and PULSE's, which is version 3.1 of grail's codec (rows, columns, values; one frame of
  * zstd -1), are made of the same step.  "coding": million changed elements a second, into and out
- * of lists of positions and values.  "diff": of two bf16 arrays, alone and with encoding, as a
- * share of memcpy of the new one.  "wfp1x": the speed of going through the reference, and changed
- * elements a second with all of it.
+ * of lists of positions and values: decoding after the encoder has had the caches, once more at
+ * once, and the best of these, for machines that others use too.  "diff": of two bf16 arrays, alone
+ * and with encoding, as a share of memcpy of the new one.  "wfp1x": the speed of going through the
+ * reference, and changed elements a second with all of it.
  *
  * "packed": the new weights, compressed by blocks as an anchor may be, against their plain size.
  *
@@ -31,7 +32,7 @@
 
 #include <zstd.h>
 
-enum { ROUNDS = 11, SAMPLE = 200000 };
+enum { ROUNDS = 11, CODING_ROUNDS = 151, SAMPLE = 200000 };
 
 static const char *const kernels[] = {"portable", "avx2", "avx512"};
 
@@ -329,11 +330,13 @@ static double decode_all(const struct lists *l, const struct rice_kernel *kernel
 
 static void coding_rows(const struct weights *w, const char *name)
 {
-	double encode[ARRAY_LEN(kernels)][ROUNDS], decode[ARRAY_LEN(kernels)][ROUNDS];
+	static double encode[ARRAY_LEN(kernels)][CODING_ROUNDS];
+	static double decode[ARRAY_LEN(kernels)][CODING_ROUNDS];
+	static double again[ARRAY_LEN(kernels)][CODING_ROUNDS];
 	struct lists l;
 
 	make_lists(w, &l);
-	for (unsigned r = 0; r < ROUNDS; r++) {
+	for (unsigned r = 0; r < CODING_ROUNDS; r++) {
 		for (unsigned k = 0; k < ARRAY_LEN(kernels); k++) {
 			const struct rice_kernel *kernel = patch_kernel(kernels[k]);
 
@@ -341,15 +344,21 @@ static void coding_rows(const struct weights *w, const char *name)
 				continue;
 			encode[k][r] = encode_all(&l, kernel);
 			decode[k][r] = decode_all(&l, kernel);
+			again[k][r] = decode_all(&l, kernel);
 		}
 	}
-	for (unsigned k = 0; k < ARRAY_LEN(kernels); k++)
+	for (unsigned k = 0; k < ARRAY_LEN(kernels); k++) {
+		const double million = 1e-6 * (double)l.elements;
+		double usual = median(again[k], CODING_ROUNDS), best = again[k][0];
+
 		if (patch_kernel(kernels[k]) != NULL)
 			printf("{\"bench\":\"wfp1 coding\",\"run\":\"%s\",\"kernel\":\"%s\","
-			       "\"encode_me_per_s\":%.0f,\"decode_me_per_s\":%.0f}\n",
-			       name, kernels[k],
-			       (double)l.elements * 1e-6 / median(encode[k], ROUNDS),
-			       (double)l.elements * 1e-6 / median(decode[k], ROUNDS));
+			       "\"encode_me_per_s\":%.0f,\"decode_me_per_s\":%.0f,"
+			       "\"decode_again_me_per_s\":%.0f,\"decode_best_me_per_s\":%.0f}\n",
+			       name, kernels[k], million / median(encode[k], CODING_ROUNDS),
+			       million / median(decode[k], CODING_ROUNDS), million / usual,
+			       million / best);
+	}
 	fflush(stdout);
 	free_lists(&l);
 }
