@@ -274,6 +274,7 @@ void opened_put(struct opened *o)
 
 void opened_drop(struct run *r)
 {
+	foresee_end(r);
 	for (size_t i = 0; i < r->opened_count; i++)
 		opened_free(r->opened[i]);
 	r->opened_count = 0;

@@ -88,6 +88,8 @@ int pointer_update(struct run *r, const struct listing *listing, struct manifest
 	}
 	if (identity_equal(&p->tried, &o->id))
 		return 0;
+	if (p->manifest != NULL)
+		foresee(r, listing);
 	err = read_pointer(r, o, &m, &local);
 	if (err == -ENOMEM) {
 		*why = local;

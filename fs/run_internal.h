@@ -140,6 +140,8 @@ struct recorded {
 
 enum { OPENED_MAX = 8 }; /* more than are ever in use at once */
 
+enum { FORESEEN_MAX = 2 };
+
 struct plan {
 	size_t base, last; /* indices into lineage.steps */
 };
@@ -185,6 +187,8 @@ struct run {
 	struct table *exams;		   /* key -> struct exam */
 	struct opened *opened[OPENED_MAX]; /* most recently used first */
 	size_t opened_count;
+	struct blob *foreseen[FORESEEN_MAX]; /* see foresee.c */
+	size_t foreseen_count;
 	struct layout **layouts; /* those in use, first is the first */
 	size_t layout_count;
 	struct fold *folds;
@@ -258,6 +262,12 @@ void opened_free(struct opened *o); /* NULL is fine */
 void opened_drop(struct run *r);
 /* Can it be opened, as opened_get() would, and is nobody writing it?  Reads nothing of it. */
 int opened_try(struct run *r, const struct object *object, struct why *why) MUST_CHECK;
+
+/* foresee.c */
+/* weightfs.json has changed and is going to be read: asks for what it may name now. */
+void foresee(struct run *r, const struct listing *now);
+/* At the end of a round. */
+void foresee_end(struct run *r);
 
 /* note.c */
 /* Fills the exam from its note, as its header would; false: there is none. */

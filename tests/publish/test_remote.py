@@ -1,5 +1,7 @@
 """Published runs over the network: every kind of place, what is fetched, and without a network."""
 
+import threading
+
 import pytest
 
 from lib import checks, models, mounted, places, published
@@ -51,6 +53,30 @@ def test_followed_anywhere(place, bucket):
             assert set(fetched(place, since)) == {key}
             assert fetched(place, since)[key] <= run.entry(number)["objects"][0]["size"] + 4096
         assert not m.status()["problems"]
+
+
+def test_asked_for_beside_the_pointer(bucket, monkeypatch):
+    """The new delta is on its way while weightfs.json, which names it, is still being read."""
+    run = published.Published(bucket).publish_all(STATES[:3])
+    asked, beside = threading.Event(), []
+
+    def hold(_, key):
+        if key.startswith("run/deltas/"):
+            asked.set()
+        elif key == "run/weightfs.json":
+            beside.append(asked.wait(mounted.WAIT))
+
+    with places.S3Place() as one:
+        place = places.enter(one, monkeypatch)
+        place.upload(bucket)
+        with mount(place) as m:
+            assert_version(m, run, 3)
+            asked.clear()
+            place.s3.before_get = hold
+            number = run.publish(STATES[3])
+            place.upload(bucket)
+            assert_version(m, run, number)
+            assert beside == [True]
 
 
 def test_joined_by_a_span(place, bucket):
