@@ -81,9 +81,13 @@ def test_fireworks(shards, bucket, scratch):
     for version, state in enumerate(states, 1):
         whole.full(version, state)
     out.full(1, states[0])
+    making, work = arc.Trainer(scratch / "making", shards), []
     for version in (2, 3, 4):
-        peer("fireworks_delta_compression", "peer_fireworks.py", "arc_v2",
-             whole.folder(version - 1), whole.folder(version), out.folder(version))
+        work += ["arc_v2", whole.folder(version - 1), whole.folder(version), out.folder(version)]
+    for version, kind in ((5, "arc_v1"), (6, "arc_v3")):
+        work += [kind, whole.folder(3), whole.folder(4), making.folder(version)]
+    peer("fireworks_delta_compression", "peer_fireworks.py", *work)
+    for version in (2, 3, 4):
         out.request(version, version - 1)
     with Mount(bucket, keep=64) as m:
         m.wait_version(4)
@@ -91,10 +95,7 @@ def test_fireworks(shards, bucket, scratch):
         for version, state in enumerate(states, 1):
             holds(m.tree(version), state)
         assert m.status()["problems"] == []
-        making = arc.Trainer(scratch / "making", shards)
         for version, kind in ((5, "arc_v1"), (6, "arc_v3")):
-            peer("fireworks_delta_compression", "peer_fireworks.py", kind,
-                 whole.folder(3), whole.folder(4), making.folder(version))
             making.request(version, 4)  # which says arc_v2
             making.folder(version).rename(out.folder(version))
             problem = mounted.wait_until(lambda: m.status()["problems"], lambda: m.status())
