@@ -21,6 +21,7 @@
 #include "fs/stack.h"
 #include "fs/state_hash.h"
 #include "tools/cli.h"
+#include "tools/looks.h"
 #include "tools/place.h"
 #include "tools/progress.h"
 #include "codec/sha256.h"
@@ -31,8 +32,6 @@
 #include <stdlib.h>
 
 enum { PIECE = 4 << 20 };
-
-#define LOOK_NS (2 * NSEC_PER_SEC) /* so often the run is looked at again, at most */
 
 enum { OPT_JSON, OPT_QUIET };
 
@@ -73,65 +72,8 @@ struct verify {
 	uint64_t summed; /* one above the last version whose checksums were compared; 0: none */
 	uint64_t hashed; /* the last version whose state was compared */
 	uint64_t last;	 /* the last version looked at */
-	/* The run as it was when something could last not be read. */
-	struct run_report *now;
-	struct listing_ref *there;
-	int64_t looked_ns;
-	bool moved; /* something has changed since the first look */
+	struct looks looks;
 };
-
-static void forget_look(struct verify *v)
-{
-	run_report_unref(v->now);
-	listing_unref(v->there);
-	v->now = NULL;
-	v->there = NULL;
-}
-
-static bool look_again(struct verify *v)
-{
-	const int64_t ns = clock_mono_ns();
-
-	if (v->now != NULL && v->there != NULL && ns - v->looked_ns < LOOK_NS)
-		return true;
-	forget_look(v);
-	if (run_scan(v->stack->run, NULL) < 0)
-		return false;
-	v->now = run_report(v->stack->run);
-	v->there = run_listing(v->stack->run);
-	v->looked_ns = clock_mono_ns();
-	return v->now != NULL && v->there != NULL;
-}
-
-/* Is the object that could not be read another one by now, or none? */
-static bool object_moved(struct verify *v, const struct object *o)
-{
-	const struct object *now;
-
-	if (!look_again(v))
-		return false;
-	now = listing_find(&v->there->listing, o->key);
-	if (now != NULL && identity_equal(&now->id, &o->id))
-		return false;
-	v->moved = true;
-	return true;
-}
-
-/* Is a version that could not be read no longer one of the run? */
-static bool version_moved(struct verify *v, const struct version_info *was)
-{
-	if (!look_again(v))
-		return false;
-	for (size_t i = 0; i < v->now->version_count; i++) {
-		const struct version_info *info = &v->now->versions[i];
-
-		if (info->number == was->number && info->state != VERSION_SUPERSEDED &&
-		    strcmp(info->key, was->key) == 0)
-			return false;
-	}
-	v->moved = true;
-	return true;
-}
 
 static void problem(struct verify *v, const char *object, const char *text)
 {
@@ -201,7 +143,7 @@ static void read_object(struct verify *v, const struct object *o)
 		if (!v->quiet)
 			progress_add(&v->progress, len);
 	}
-	if (ret < 0 && !object_moved(v, o))
+	if (ret < 0 && !looks_object_moved(&v->looks, o))
 		problem(v, shown, why.text);
 	else if (ret == 0 && sum != NULL)
 		check_object(v, shown, sum, kind, want);
@@ -231,7 +173,7 @@ static void have_read(struct verify *v, uint64_t bytes)
 
 static void not_read(struct verify *v, const struct version_info *info, int ret, struct buf *out)
 {
-	if (!version_moved(v, info))
+	if (!looks_version_moved(&v->looks, info))
 		buf_addf(out, "version %" PRIu64 " cannot be read: %s", info->number,
 			 errno_text(ret));
 }
@@ -413,14 +355,16 @@ static void check_sums(struct verify *v, const struct version_info *info, const 
 	if (v->summed == info->number + 1) /* an anchor beside a delta */
 		return;
 	v->summed = info->number + 1;
-	if (run_check(v->stack->run, s, true, NULL, &sums, &why) < 0 && !version_moved(v, info))
+	if (run_check(v->stack->run, s, true, NULL, &sums, &why) < 0 &&
+	    !looks_version_moved(&v->looks, info))
 		problem(v, info->key, why.text);
 	v->unknown += sums.unknown;
 	if (why.err == 0 && sums.right > 0 && sums.unknown == 0 && v->hashed != info->number)
 		v->hashes++;
 }
 
-static void check_version(struct verify *v, const struct version_info *info)
+static void check_version(struct verify *v, const struct listing *first,
+			  const struct version_info *info)
 {
 	struct state *state = NULL;
 	struct why why = {0};
@@ -429,11 +373,14 @@ static void check_version(struct verify *v, const struct version_info *info)
 	v->last = info->number;
 	v->versions += !again;
 	if (info->problem != NULL) {
-		problem(v, info->key, info->problem);
+		if (looks_has_passed(&v->looks, first, info->key))
+			v->versions -= !again;
+		else
+			problem(v, info->key, info->problem);
 		return;
 	}
 	if (run_walk(v->stack->run, info->number, &state, &why) < 0) {
-		if (version_moved(v, info))
+		if (looks_version_moved(&v->looks, info))
 			v->versions -= !again;
 		else
 			problem(v, info->key, why.text);
@@ -458,9 +405,14 @@ static uint64_t listing_bytes(const struct listing *l)
 /* What is wrong with the run as it is by now. */
 static void check_now(struct verify *v)
 {
-	forget_look(v);
-	for (size_t i = 0; look_again(v) && i < v->now->problem_count; i++)
-		problem(v, v->now->problems[i].object, v->now->problems[i].text);
+	struct run_report *before = looks_report(&v->looks);
+
+	/* What only one of two looks meets was on its way. */
+	for (size_t i = 0; before != NULL && i < before->problem_count; i++)
+		if (looks_has_problem(&v->looks, before->problems[i].object,
+				      before->problems[i].text))
+			problem(v, before->problems[i].object, before->problems[i].text);
+	run_report_unref(before);
 }
 
 static int check_run(struct verify *v, struct why *why)
@@ -468,6 +420,8 @@ static int check_run(struct verify *v, struct why *why)
 	struct run_report *report;
 	struct listing_ref *l;
 	int ret = run_scan(v->stack->run, why);
+
+	v->looks.run = v->stack->run;
 
 	if (ret < 0)
 		return ret;
@@ -478,15 +432,16 @@ static int check_run(struct verify *v, struct why *why)
 	if (ret == 0 && !v->quiet)
 		progress_begin(&v->progress, "verify", listing_bytes(&l->listing));
 	for (size_t i = 0; ret == 0 && i < report->problem_count; i++)
-		problem(v, report->problems[i].object, report->problems[i].text);
+		if (!looks_has_passed(&v->looks, &l->listing, report->problems[i].object))
+			problem(v, report->problems[i].object, report->problems[i].text);
 	for (size_t i = 0; ret == 0 && i < l->listing.count; i++)
 		read_object(v, &l->listing.v[i]);
 	for (size_t i = 0; ret == 0 && i < report->version_count; i++)
 		if (report->versions[i].state != VERSION_SUPERSEDED)
-			check_version(v, &report->versions[i]);
+			check_version(v, &l->listing, &report->versions[i]);
 	if (ret == 0 && report->version_count == 0)
 		problem(v, "", "there is no anchor and no delta in it");
-	if (ret == 0 && v->moved)
+	if (ret == 0 && v->looks.moved)
 		check_now(v);
 	run_report_unref(report);
 	listing_unref(l);
@@ -545,7 +500,7 @@ static int run_verify(struct opts *o, const struct cli_line *line)
 		if (json_array_size(v.problems) > 0)
 			ret = EXIT_CODE_FAILURE;
 	}
-	forget_look(&v);
+	looks_release(&v.looks);
 	stack_free(v.stack);
 	json_decref(v.problems);
 	free(v.piece);
