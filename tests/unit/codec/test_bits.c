@@ -89,14 +89,15 @@ static void one_case(struct rng *r, enum patch_op op, unsigned width, uint64_t n
 static void test_kernels_agree(void **state)
 {
 	static const double densities[] = {.2, .5, .8, .97, 1};
-	static const uint64_t numels[] = {6000, 65536, 65536 + 4097};
 	struct rng r = {11};
 
 	for (size_t o = 0; o < ARRAY_LEN(ops); o++)
 		for (size_t w = 0; w < ARRAY_LEN(widths); w++)
-			for (size_t d = 0; d < ARRAY_LEN(densities); d++)
-				for (size_t n = 0; n < ARRAY_LEN(numels); n++)
-					one_case(&r, ops[o], widths[w], numels[n], densities[d]);
+			for (size_t d = 0; d < ARRAY_LEN(densities); d++) {
+				one_case(&r, ops[o], widths[w], 6000, densities[d]);
+				if ((o + w + d) % 4 == 0) /* takes its time */
+					one_case(&r, ops[o], widths[w], 65536 + 4097, densities[d]);
+			}
 }
 
 /* Changes only in a part of the block: words of all ones, of none, and ranks that stand still. */
@@ -105,7 +106,7 @@ static void test_uneven(void **state)
 	enum { NUMEL = PATCH_BLOCK };
 	struct rng r = {12};
 
-	for (uint64_t begin = 0; begin < NUMEL; begin += 16411) {
+	for (uint64_t begin = 0; begin < NUMEL; begin += 24593) {
 		struct model m = model_random(&r, PATCH_ADD, 2, NUMEL, 0);
 		uint8_t *base = malloc((size_t)2 * NUMEL), *want = malloc((size_t)2 * NUMEL);
 		struct memory mem = {0};
