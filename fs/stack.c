@@ -40,6 +40,7 @@
 #include <strings.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define HUB_GATEWAY "https://s3.hf.co" /* speaks S3 for the Hub's buckets */
 
@@ -450,6 +451,23 @@ static int open_gateway(struct stack *s, const char *place, struct store **out, 
 	return ret;
 }
 
+/* A slash too few, or a variable that was not set, would make a directory that nobody looks into.
+ */
+static int check_directory(const char *place, struct why *why)
+{
+	static const char *const words[] = {"s3:", "hf:", "http:", "https:", "file:"};
+
+	if (place[0] == '\0')
+		return why_set(why, EINVAL, "the destination has no name");
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (strncasecmp(place, words[i], strlen(words[i])) == 0 && access(place, F_OK) < 0)
+			return why_set(why, EINVAL,
+				       "%s is no place: a store is written %s//..., and a "
+				       "directory of that name ./%s",
+				       SHOWN(place), words[i], SHOWN(place));
+	return 0;
+}
+
 static int open_writable(struct stack *s, const char *place, bool make, struct store **out,
 			 struct why *why)
 {
@@ -458,6 +476,9 @@ static int open_writable(struct stack *s, const char *place, bool make, struct s
 
 	if (colon == NULL || colon == place ||
 	    memchr(place, '/', (size_t)(colon - place)) != NULL) {
+		ret = check_directory(place, why);
+		if (ret < 0)
+			return ret;
 		if (make)
 			ret = mkdir(place, 0777) == 0 || errno == EEXIST ? 0 : file_mkdirs(place);
 		if (ret < 0)

@@ -94,7 +94,10 @@ static void fill_row(struct row *row, const struct version_info *info, int64_t n
 	buf_addstr(&row->cell[ENCODING], info->encoding);
 	if (info->writer[0] != '\0')
 		buf_addf(&row->cell[ENCODING], " (%s)", info->writer);
-	human_time(&row->cell[AGE], now - info->mtime_ns);
+	if (info->mtime_ns > 0)
+		human_time(&row->cell[AGE], now - info->mtime_ns);
+	else
+		buf_addstr(&row->cell[AGE], "-");
 	buf_addstr(&row->cell[LINEAGE], info->lineage[0] != '\0' ? info->lineage : "-");
 	buf_addstr(&row->cell[STATE], version_state_name(info->state));
 }

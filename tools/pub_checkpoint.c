@@ -517,6 +517,7 @@ int pub_checkpoint_move(struct pub_checkpoint *c, const char *dir, struct why *w
 	}
 	for (size_t i = 0; i < c->count; i++)
 		c->tensors[i].data = c->maps[c->places[i].file] + c->places[i].off;
+	c->moved = ret == 0;
 	return ret;
 }
 

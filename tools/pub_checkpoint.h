@@ -32,6 +32,7 @@ struct pub_checkpoint {
 	struct pub_place *places;
 	size_t count;
 	uint64_t bytes, elements; /* of all tensors; elements: of patches */
+	bool moved;		  /* the files are our own copy: pub_checkpoint_move() */
 	/* private */
 	struct st_header **headers; /* one for each file */
 	const uint8_t **maps;

@@ -145,8 +145,17 @@ static int open_stream(struct attempt *a, struct why *why)
 	}
 	if (ret == 0) {
 		ret = pub_checkpoint_open(path, false, &a->new, why);
-		if (ret < 0)
-			why_prefix(why, "standard input");
+		if (ret < 0) {
+			const struct why what = *why;
+			const char *shown = SHOWN(path);
+
+			/* Nobody knows the file that it was put into. */
+			if (strncmp(what.text, shown, strlen(shown)) == 0)
+				why_set(why, what.err, "standard input%s",
+					what.text + strlen(shown));
+			else
+				why_prefix(why, "standard input");
+		}
 	}
 	free(path);
 	return ret;

@@ -15,13 +15,16 @@
 #include "tools/pub_internal.h"
 
 #include "cache/clock.h"
+#include "fs/parallel.h"
 #include "fs/rfc3339.h"
+#include "tools/pub_fault.h"
 #include "tools/sending.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define INDEX_KEY "index.json"
 
@@ -302,6 +305,49 @@ static int move_pointer(struct attempt *a, const struct buf *text, struct why *w
 
 /* ---- all of it ---- */
 
+struct recheck {
+	struct attempt *a;
+	bool differs;
+};
+
+static void recheck_one(void *ctx, size_t i)
+{
+	struct recheck *r = ctx;
+	const struct pub_tensor *t = &r->a->new->tensors[i];
+	XXH128_canonical_t hash;
+
+	if (r->a->p->stop || __atomic_load_n(&r->differs, __ATOMIC_RELAXED))
+		return;
+	XXH128_canonicalFromHash(&hash, XXH3_128bits(t->data, (size_t)t->bytes));
+	if (memcmp(hash.digest, t->hash.bytes, sizeof(t->hash.bytes)) != 0)
+		__atomic_store_n(&r->differs, true, __ATOMIC_RELAXED);
+}
+
+/*
+ * Is what was uploaded what the pointer will say?  Without a copy of our own, anchors and the
+ * deltas of others are made from the trainer's files, and their times tell most writes but not
+ * all: a page that is mapped and dirty is written to without a trace.
+ */
+static int check_bytes(struct attempt *a, struct why *why)
+{
+	const bool again = a->want_anchor || (a->delta.count > 0 && a->p->encoding->delta != NULL);
+	struct recheck r = {.a = a};
+	bool faulted;
+	int ret = pub_checkpoint_unchanged(a->new, why);
+
+	if (ret < 0 || !again || a->new->moved || a->streamed)
+		return ret;
+	pub_fault_begin();
+	parallel_for(a->p->jobs, a->new->count, recheck_one, &r);
+	faulted = pub_fault_end();
+	return !r.differs && !faulted
+		       ? pub_checkpoint_unchanged(a->new, why)
+		       : why_set(why, ESTALE,
+				 "%s was written to while it was read: publish a checkpoint when "
+				 "it is finished",
+				 SHOWN(a->new->path));
+}
+
 static int add_keys(json_t *keys, const struct pub_objects *o)
 {
 	for (size_t i = 0; i < o->count; i++)
@@ -366,9 +412,8 @@ static int show_version(struct attempt *a, json_t *companions, struct why *why)
 
 	if (ret == 0)
 		ret = put_index(a, companions, text.len, why);
-	/* Without a copy of our own it is the trainer's files that were uploaded. */
 	if (ret == 0)
-		ret = pub_checkpoint_unchanged(a->new, why);
+		ret = check_bytes(a, why);
 	if (ret == 0 && a->p->stop)
 		ret = why_set(why, EINTR, "interrupted; nothing was published");
 	if (ret == 0)

@@ -450,6 +450,7 @@ static int check_run(struct verify *v, struct why *why)
 
 static void print_result(struct verify *v, bool json)
 {
+	char sums[48] = "";
 	json_t *p, *all;
 	size_t i;
 
@@ -470,13 +471,15 @@ static void print_result(struct verify *v, bool json)
 			       json_string_value(json_object_get(p, "error")));
 		}
 	}
-	if (!v->quiet)
-		progress_end(&v->progress,
-			     "%u objects, %u as their checksums say, %u of %u versions whole, %u "
-			     "hashes right%s, %zu problems",
-			     v->objects, v->sums, v->whole, v->versions, v->hashes,
-			     v->unknown > 0 ? " (some are BLAKE3, which is not compared)" : "",
-			     json_array_size(v->problems));
+	if (v->quiet)
+		return;
+	if (v->sums > 0)
+		snprintf(sums, sizeof(sums), ", %u as their checksums say", v->sums);
+	progress_end(&v->progress,
+		     "%u objects%s, %u of %u versions whole, %u hashes right%s, %zu problem%s",
+		     v->objects, sums, v->whole, v->versions, v->hashes,
+		     v->unknown > 0 ? " (some are BLAKE3, which is not compared)" : "",
+		     json_array_size(v->problems), json_array_size(v->problems) == 1 ? "" : "s");
 }
 
 static int run_verify(struct opts *o, const struct cli_line *line)

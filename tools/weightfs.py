@@ -208,7 +208,8 @@ def publish(path_or_state, dest, **options):
     """Publishes a checkpoint (a path) or a state (a mapping of tensors) as the next version.
 
     Options are those of `weightfs publish`, with '_' for '-'.  Returns an object with version,
-    kind ("anchor", "delta" or "unchanged"), bytes, and all else that --json tells."""
+    kind ("anchor", "delta", "unchanged" or "already there"), bytes, and all else that --json
+    tells."""
     words = ["publish", "--json", *_options(options), "--"]
     if isinstance(path_or_state, Mapping):
         text = _run([*words, "-", os.fspath(dest)], lambda put: stream(path_or_state, put))

@@ -1,10 +1,13 @@
 """A trainer's surroundings as they should not be: what is in the way is left out, or is named."""
 
+import itertools
 import json
+import mmap
 import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -134,6 +137,37 @@ def test_cut_while_it_is_compressed(bucket, scratch):
 
 
 # ---- a state that somebody has edited -----------------------------------------------------------
+
+@pytest.mark.parametrize("args", [("--encoding", "xor-zstd"), ("--encoding", "trl-v3"), ()])
+def test_written_through_a_map(bucket, scratch, args):
+    """Which leaves no trace in the file's times: what was published is what was hashed, or nothing
+    is published."""
+    _, state = models.start(6, {f"t{i}": ("BF16", (1000, 1000)) for i in range(4)})
+    path = publishing.write_checkpoint(scratch / "c", state, companions=False)
+    publisher = publishing.Publisher(bucket, scratch / "state", ["--no-state", *args])
+    publisher.publish(path)
+    done = threading.Event()
+
+    def scribble(view):
+        for i in itertools.cycle(range(4096, len(view), 4093)):
+            if done.is_set():
+                break
+            view[i] ^= 1
+
+    with open(path / "model.safetensors", "r+b") as f, mmap.mmap(f.fileno(), 0) as view:
+        for i in range(4096, len(view), 4096):
+            view[i] ^= 1
+        thread = threading.Thread(target=scribble, args=(view,))
+        thread.start()
+        try:
+            for _ in range(3):
+                said = publisher.run(path, check=False)
+                assert said.returncode == 0 or b"was written to while" in said.stderr, said
+        finally:
+            done.set()
+            thread.join()
+    assert mounted.run("verify", "-q", bucket, check=False).stdout == ""
+
 
 @pytest.mark.parametrize("change", [
     {"companions": 5}, {"patches": [1, None]}, {"patches": ["../../x"]}, {"orphans": [7]},

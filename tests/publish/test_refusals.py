@@ -211,9 +211,15 @@ def test_destinations(scratch, states):
     """What is no place to write to."""
     (scratch / "file").write_text("x")
     for dest, word in ((scratch / "file", "not a directory"), ("https://host/x", "can be written"),
-                       ("gs://bucket/x", "can be written"), ("hf://org/model", "only buckets")):
+                       ("gs://bucket/x", "can be written"), ("hf://org/model", "only buckets"),
+                       ("s3:/bucket/run", "is written s3://"), ("", "has no name"),
+                       ("hf:buckets/a/b", "is written hf://")):
         publisher = publishing.Publisher(dest, scratch / "state")
-        assert word in publisher.refused(states[0]), dest
+        assert word in publisher.refused(states[0], cwd=scratch), dest
+    assert not (scratch / "s3:").exists()
+    publisher = publishing.Publisher("./s3:/run", scratch / "state")
+    publisher.publish(states[0], cwd=scratch)
+    publishing.check(scratch / "s3:" / "run", {1: states[0]})
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
