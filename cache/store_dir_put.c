@@ -4,7 +4,8 @@
  *
  * The bytes go to a dotfile beside the object, which no listing shows, and take the object's name
  * by rename once they are on disk; the directory is synced after that.  So a reader sees the old
- * object, nothing, or all of the new one, also after a crash.  A kill leaves at most the dotfile.
+ * object, nothing, or all of the new one, also after a crash.  A kill leaves at most the dotfile,
+ * and who puts something into the same directory a day later removes that.
  *
  * Several threads and processes may put at once: temp names carry the process and a count, and are
  * made with O_EXCL.
@@ -26,7 +27,11 @@
 #include "cache/fileio.h"
 #include "codec/io.h"
 
-enum { WINDOW = 1 << 20, NAME_SHOWN = 200 /* of the object's name in the temp name */ };
+enum {
+	DAY_S = 86400,
+	WINDOW = 1 << 20,
+	NAME_SHOWN = 200 /* of the object's name in the temp name */
+};
 
 static int sync_dir(int fd)
 {
@@ -145,16 +150,51 @@ static int replace_name(int dirfd, const char *temp, const char *name, const str
 	return rc;
 }
 
+/* Is it a name of open_temp()'s? */
+static bool is_temp(const char *name)
+{
+	const char *digits = "0123456789", *at = NULL;
+
+	for (const char *p = name; name[0] == '.' && (p = strstr(p, ".tmp.")) != NULL;)
+		at = p += 5;
+	if (at == NULL || strspn(at, digits) == 0)
+		return false;
+	at += strspn(at, digits);
+	return *at == '.' && at[1] != '\0' && strspn(at + 1, digits) == strlen(at + 1);
+}
+
+/* What killed writers left a day before `now`, by the file system's clock; best effort. */
+static void sweep_temps(int dirfd, time_t now)
+{
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	struct dirent *e;
+	struct stat st;
+
+	while (dir != NULL && (e = readdir(dir)) != NULL)
+		if (is_temp(e->d_name) &&
+		    fstatat(dirfd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode) && st.st_mtim.tv_sec < now - DAY_S)
+			unlinkat(dirfd, e->d_name, 0);
+	if (dir != NULL)
+		closedir(dir);
+	else if (fd >= 0)
+		close(fd);
+}
+
 /* condition: NULL for none */
 static int put_into(struct dir_store *d, int dirfd, const char *name, const struct source *src,
 		    const struct put_condition *condition)
 {
 	char temp[NAME_MAX + 1];
 	int fd = open_temp(d, dirfd, name, temp), rc;
+	struct stat st;
 
 	if (fd < 0)
 		return fd;
 	rc = copy_source(fd, src);
+	if (rc == 0 && fstat(fd, &st) == 0)
+		sweep_temps(dirfd, st.st_mtim.tv_sec);
 	if (close(fd) < 0 && rc == 0)
 		rc = -errno;
 	if (rc == 0 && condition != NULL && condition->absent)

@@ -138,6 +138,20 @@ def test_cut_while_it_is_compressed(bucket, scratch):
 
 # ---- a state that somebody has edited -----------------------------------------------------------
 
+def test_what_killed_writers_left(publisher, bucket, states):
+    """Goes a day later; what is younger may be on its way, and other dotfiles are somebody's."""
+    publisher.publish(states[0])
+    files = {name: bucket / name for name in (
+        ".weightfs.json.tmp.12.3", "anchors/.step_000002-0123abcd.safetensors.tmp.99.1",
+        ".notes.tmp", ".a.tmp.1.x", "anchors/.young.tmp.7.7")}
+    for name, path in files.items():
+        path.write_text("x")
+        if "young" not in name:
+            os.utime(path, (time.time() - 100000,) * 2)
+    publisher.publish(states[1], "--anchor")
+    assert [n for n, p in files.items() if p.exists()] == [*files][2:]
+
+
 @pytest.mark.parametrize("args", [("--encoding", "xor-zstd"), ("--encoding", "trl-v3"), ()])
 def test_written_through_a_map(bucket, scratch, args):
     """Which leaves no trace in the file's times: what was published is what was hashed, or nothing
