@@ -86,6 +86,15 @@ def remove_in_use(path):
     wait_until(gone, f"{path} cannot be removed")
 
 
+def is_copied(path):
+    """Is it mounted in a mount namespace that somebody made meanwhile?  Then it lives on there."""
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            if any(line.split()[4] == str(path) for line in table.read_text().splitlines()):
+                return True
+    return False
+
+
 def abort_file(path):
     """The kernel's switch that ends a FUSE connection."""
     return f"/sys/fs/fuse/connections/{os.minor(os.stat(path).st_dev)}/abort"
@@ -269,14 +278,17 @@ class Mount(Shown):
         return code
 
     def _reap(self):
-        try:
-            return self.process.wait(timeout=WAIT)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(OSError), open(abort_file(self.at), "w") as f:
-                f.write("1")
-            self.process.kill()
-            self.process.wait()
-            return "killed: it did not end after the unmount"
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.process.wait(timeout=5)
+            if is_copied(self.at):
+                self.process.terminate()
+        with contextlib.suppress(OSError), open(abort_file(self.at), "w") as f:
+            f.write("1")
+        self.process.kill()
+        self.process.wait()
+        return "killed: it did not end after the unmount"
 
     def log_text(self):
         """What the daemon has said so far."""
