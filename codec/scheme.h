@@ -3,7 +3,7 @@
  * Schemes: how the versions of other people's runs lie in a store.
  *
  * A version is a directory whose name is a word and a number, with an index (one object or several,
- * each of which describes an anchor or a delta), or a single object whose name has the number.
+ * each of which describes an anchor or a delta).
  * fs/directories.c finds them in a listing and reads the indexes; what an index says, and which
  * names there are, is known here, and what is in the objects it names is for a reader
  * (codec/format.h).
@@ -46,7 +46,7 @@ struct scheme_version {
 	char writer[24];   /* who writes it so, for people: "slime", "ModelExpress"; "": nobody */
 	char **files; /* its objects, relative to the version's directory, ascending, each once;
 			 the reader looks at them as one list of tensors.  None: a delta
-			 without a change (of a single object: that object) */
+			 without a change */
 	size_t file_count;
 	struct scheme_names *names; /* of each file; NULL: the index names no tensors */
 	bool all;  /* it names no files: its objects are all safetensors files beside it, as many as
@@ -67,7 +67,7 @@ struct scheme {
 	 * any is taken; NULL: {"", "updates/"}. */
 	const char *const *under;
 	/* What stands before the number in a directory's name, NULL-terminated; lower ones are
-	 * preferred, and a run has one of them. NULL: versions are no directories. */
+	 * preferred, and a run has one of them. */
 	const char *const *words;
 	/* Objects of a version's directory, relative to it, that are its index; any that is there
 	 * is parsed, and gives an anchor or a delta.  At most SCHEME_INDEXES, an anchor's first. */
@@ -89,17 +89,11 @@ struct scheme {
 	bool delta_only;
 	/* The run is of this scheme when one of its directories has one of these; `*` as above. */
 	const char *const *signs;
-	/* Versions that are single objects in `under`: what stands before and after the number,
-	 * in pairs, e.g. {"patch_", ".safetensors", NULL}.  NULL: none. */
-	const char *const *files;
-	/* The text of an index by that name (one of `indexes`), of the version `number`.  Of a
-	 * single object: "", and the JSON of its safetensors header if `headers`, otherwise NULL
-	 * and 0.  *out is zero; what was put there is released by the
-	 * caller, also after a failure.  -EBADMSG, -ENOTSUP or -ENOMEM with a sentence, which does
-	 * not repeat the object's name. */
+	/* The text of an index by that name (one of `indexes`), of the version `number`.  *out is
+	 * zero; what was put there is released by the caller, also after a failure.  -EBADMSG,
+	 * -ENOTSUP or -ENOMEM with a sentence, which does not repeat the object's name. */
 	int (*parse)(const char *index, uint64_t number, const char *text, size_t len,
 		     struct scheme_version *out, struct why *why);
-	bool headers;
 	/* Numbers only ever rise, also when the trainer starts again, so that what is older than
 	 * the version before it was not left by an earlier run. */
 	bool rising;

@@ -223,8 +223,6 @@ static int take(struct maker *k, const struct dir_found *f, const struct object 
 		err = add_piece(k, e, f, said->files[i]);
 	if (err == 0 && said->all)
 		err = add_all(k, e, f);
-	if (err == 0 && f->file != NULL && said->file_count == 0)
-		err = manifest_entry_object(e, o->key, base_name(o->key), o->size);
 	return err;
 }
 
@@ -295,11 +293,6 @@ static int usable(struct maker *k, const struct dir_found *f, size_t i, struct d
 	return 0;
 }
 
-static const struct object *index_object(const struct dir_found *f, size_t i)
-{
-	return f->file != NULL ? f->file : f->index[i];
-}
-
 /* Those of its indexes that are of anchors, or of deltas. */
 static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 			const uint64_t *below, bool *io_taken)
@@ -310,11 +303,10 @@ static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 		struct dir_index *x;
 		bool ok = true;
 
-		if (f->file != NULL ? i > 0 : f->index[i] == NULL)
+		if (f->index[i] == NULL)
 			continue;
 		x = directory_index(k->d, f, i);
-		if (x == NULL || x->said.delta != deltas ||
-		    (f->file == NULL && directory_adds_nothing(x)))
+		if (x == NULL || x->said.delta != deltas || directory_adds_nothing(x))
 			continue;
 		err = usable(k, f, i, &x);
 		if (err == 0 && x != NULL)
@@ -327,16 +319,16 @@ static int take_indexes(struct maker *k, const struct dir_found *f, bool deltas,
 			const bool broken = k->broken;
 
 			k->broken = true;
-			err = fits(k, f, index_object(f, i), x, below, &ok);
+			err = fits(k, f, f->index[i], x, below, &ok);
 			k->broken = broken;
 		} else if (deltas) {
-			err = fits(k, f, index_object(f, i), x, below, &ok);
+			err = fits(k, f, f->index[i], x, below, &ok);
 		}
 		if (err < 0 || !ok)
 			continue;
 		*io_taken = true;
 		k->broken = false;
-		return take(k, f, index_object(f, i), x);
+		return take(k, f, f->index[i], x);
 	}
 	return err;
 }
@@ -418,7 +410,7 @@ static int take_in(struct maker *k, const struct dir_found *f)
 		err = take_indexes(k, f, false, NULL, &taken);
 	if (err == 0)
 		err = take_indexes(k, f, true, first ? NULL : &below, &taken);
-	if (err == 0 && !taken && f->file == NULL)
+	if (err == 0 && !taken)
 		err = take_rest(k, f, &taken);
 	if (!taken)
 		k->broken = true;
@@ -456,7 +448,7 @@ static int cut(struct directories *d, const struct dir_found *v, size_t *n, stru
 	if (!d->latest.known) {
 		/* Others have a file of that name for purposes of their own. */
 		if (d->latest.why.err != 0 && *n > 0 && s->latest_word != NULL &&
-		    v[0].file == NULL && strcmp(s->words[v[0].rank], s->latest_word) == 0)
+		    strcmp(s->words[v[0].rank], s->latest_word) == 0)
 			*n = 0;
 		return err;
 	}
@@ -500,10 +492,10 @@ static struct identity first_of(const struct dir_found *v, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		if (!directory_is_finished(&v[i]))
 			continue;
-		for (size_t k = 0; k < SCHEME_INDEXES && v[i].file == NULL; k++)
+		for (size_t k = 0; k < SCHEME_INDEXES; k++)
 			if (v[i].index[k] != NULL)
 				return v[i].index[k]->id;
-		return v[i].file != NULL ? v[i].file->id : v[i].lone->id;
+		return v[i].lone->id;
 	}
 	return (struct identity){0};
 }

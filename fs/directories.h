@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs made of version directories (or of one object per version): what a scheme (codec/scheme.h)
- * says of the names and the indexes in them, found in a listing and put together.
+ * Runs made of version directories: what a scheme (codec/scheme.h) says of the names and the
+ * indexes in them, found in a listing and put together.
  *
  *	checkpoint-100/model.safetensors, config.json, ...	a whole checkpoint
  *	weight_v000007/model-00000-of-00001.safetensors, ...	a delta, as its index says
@@ -53,7 +53,6 @@ struct dir_found {
 	const struct object *first; /* in the listing */
 	size_t prefix;		    /* length of the directory's key, slash included */
 	const struct object *index[SCHEME_INDEXES], *lone;
-	const struct object *file;   /* a version that is one object: that */
 	bool sign;		     /* it counts as a version */
 	bool weights;		     /* it has some, whether it counts or not */
 	bool marked;		     /* it has what is written last */
@@ -135,7 +134,7 @@ int directory_problem(struct directories *d, const char *object, size_t len, con
 
 /* ---- directory_index.c ---- */
 
-/* The i-th index of a version (of a single object: 0); NULL: it has none, or it was not read. */
+/* The i-th index of a version; NULL: it has none, or it was not read. */
 struct dir_index *directory_index(struct directories *d, const struct dir_found *f, size_t i);
 /* The checksum that the index of its version's directory has of a whole object; false: none. */
 bool directory_sum(const struct directories *d, const char *key, enum checksum_kind *out_kind,
@@ -147,7 +146,7 @@ int directory_agrees(const struct directories *d, struct store *store,
 		     struct why *why) MUST_CHECK;
 /* What an index says of the tensors of an object; NULL: nothing. */
 const struct scheme_names *directory_names(const struct directories *d, const char *key);
-/* Has a version any?  Of a single object: that. */
+/* Has a version any? */
 bool directory_has_index(const struct dir_found *f);
 /* Is everything there that is written last? */
 bool directory_is_finished(const struct dir_found *f);

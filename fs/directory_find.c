@@ -3,9 +3,9 @@
  * Which scheme a listing is of, and the versions in it.
  *
  * One pass over the listing for each scheme and place, until one has a version: a directory whose
- * name is one of the scheme's words and a number, and in which one of the scheme's signs lies, or
- * an object of such a name.  So a folder of logs called step_5 changes nothing.  The first word
- * that has a version decides; a run has one.
+ * name is one of the scheme's words and a number, and in which one of the scheme's signs lies.  So
+ * a folder of logs called step_5 changes nothing.  The first word that has a version decides; a run
+ * has one.
  *
  * Names only: nothing is read here.  The run's thread.
  */
@@ -19,25 +19,6 @@
 /* Where versions lie, when a scheme says nothing else. */
 static const char *const usual[] = {"", "updates/", NULL};
 
-/* A single object's name: what stands before the number, and after it. */
-static bool file_number(const struct scheme *s, const char *name, size_t *out_rank,
-			uint64_t *out_number)
-{
-	for (size_t i = 0; s->files != NULL && s->files[i] != NULL; i += 2) {
-		const size_t before = strlen(s->files[i]), after = strlen(s->files[i + 1]);
-		const size_t len = strlen(name);
-		size_t word;
-
-		if (len > before + after && strncmp(name, s->files[i], before) == 0 &&
-		    strcmp(name + len - after, s->files[i + 1]) == 0 &&
-		    version_number(name, len - after, &word, out_number) && word == before) {
-			*out_rank = i;
-			return true;
-		}
-	}
-	return false;
-}
-
 static bool owns(const struct scheme *s, const char *key)
 {
 	const char *name = key, *slash;
@@ -50,7 +31,7 @@ static bool owns(const struct scheme *s, const char *key)
 			return true;
 		name = slash + 1;
 	}
-	return file_number(s, name, &rank, &number);
+	return false;
 }
 
 bool directories_own(const struct directories *d, const char *key)
@@ -87,9 +68,7 @@ static bool shows(const struct scheme *s, const char *key)
 	size_t word, rank;
 	uint64_t number;
 
-	if (slash == NULL)
-		return file_number(s, key, &rank, &number);
-	return version_number(key, (size_t)(slash - key), &word, &number) &&
+	return slash != NULL && version_number(key, (size_t)(slash - key), &word, &number) &&
 	       version_word(s->words, key, word, &rank) && makes_version(s, slash + 1);
 }
 
@@ -214,22 +193,15 @@ static int collect(const struct scheme *s, const struct listing *l, const char *
 		if (strncmp(key, prefix, plen) != 0)
 			continue;
 		last = out->count > 0 ? &out->v[out->count - 1] : NULL;
-		if (last != NULL && last->file == NULL &&
-		    strncmp(last->first->key, key, last->prefix) == 0) {
+		if (last != NULL && strncmp(last->first->key, key, last->prefix) == 0) {
 			add_file(s, last, &l->v[i]);
 			continue;
 		}
 		if (other != NULL && strncmp(other, key, other_len) == 0)
 			continue;
 		slash = strchr(key + plen, '/');
-		if (slash == NULL) {
-			f.prefix = plen;
-			f.file = &l->v[i];
-			f.sign = f.marked = true;
-			if (file_number(s, key + plen, &f.rank, &f.number))
-				err = add_found(out, &f);
+		if (slash == NULL)
 			continue;
-		}
 		f.prefix = (size_t)(slash - key) + 1;
 		if (!version_number(key + plen, f.prefix - plen - 1, &word, &f.number) ||
 		    !version_word(s->words, key + plen, word, &f.rank)) {

@@ -83,41 +83,6 @@ struct reading {
 	size_t count, room;
 };
 
-/* The JSON of a safetensors header, malloc'ed. */
-static int read_header(struct store *store, const struct object *o, char **out, size_t *out_len,
-		       struct why *why)
-{
-	struct blob *blob = NULL;
-	uint8_t head[8];
-	char *text = NULL;
-	uint64_t len = 0;
-	int err = o->err != 0 ? why_set(why, o->err, "%s", store_unusable(o->err))
-			      : blob_open(store, o, false, &blob, why);
-
-	if (err < 0)
-		return err;
-	err = o->size < 8 ? -EBADMSG : blob_read(blob, 0, head, 8);
-	if (err == 0)
-		len = load_le64(head);
-	if (err == 0 && (len > o->size - 8 || len > INDEX_MAX))
-		err = -EBADMSG;
-	if (err == 0 && (text = malloc(len + 1)) == NULL)
-		err = -ENOMEM;
-	if (err == 0)
-		err = blob_read(blob, 8, text, len);
-	blob_unref(blob);
-	if (err == 0) {
-		text[len] = '\0';
-		*out = text;
-		*out_len = len;
-		return 0;
-	}
-	free(text);
-	if (err == -EBADMSG)
-		return why_set(why, EBADMSG, "is no safetensors file: it has no header that fits");
-	return why_set(why, -err, "cannot be read");
-}
-
 static const char *name_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -155,20 +120,13 @@ static void read_one(void *ctx, size_t i)
 {
 	const struct reading *r = ctx;
 	const struct slot *s = &r->v[i];
-	const struct scheme *scheme = r->d->scheme;
 	struct dir_index *x = s->x;
-	const bool file = scheme->files != NULL && s->index == NULL;
-	size_t len = (size_t)s->o->size;
 	char *text = NULL;
-	int err = 0;
+	int err = directory_text(r->store, s->o, INDEX_MAX, &text, &x->why);
 
-	if (!file)
-		err = directory_text(r->store, s->o, INDEX_MAX, &text, &x->why);
-	else if (scheme->headers)
-		err = read_header(r->store, s->o, &text, &len, &x->why);
 	if (err == 0)
-		err = scheme->parse(file ? "" : s->index, s->number, text, text != NULL ? len : 0,
-				    &x->said, &x->why);
+		err = r->d->scheme->parse(s->index, s->number, text, (size_t)s->o->size, &x->said,
+					  &x->why);
 	free(text);
 	if (err == 0)
 		err = find_twice(&x->said, &x->twice);
@@ -176,13 +134,6 @@ static void read_one(void *ctx, size_t i)
 		why_set(&x->why, ENOMEM, "out of memory");
 	x->again = !is_final(err);
 	x->read = true;
-}
-
-static const struct object *nth(const struct dir_found *f, size_t i)
-{
-	return f->file != NULL	    ? (i == 0 ? f->file : NULL)
-	       : i < SCHEME_INDEXES ? f->index[i]
-				    : NULL;
 }
 
 /* The entry as it is to be read; NULL in *out: it is known. */
@@ -260,7 +211,7 @@ static int read_indexes(struct directories *d, struct store *store, const struct
 	*out_left = false;
 	for (size_t i = n; i-- > 0 && err == 0;)
 		for (size_t k = 0; k < SCHEME_INDEXES && err == 0; k++) {
-			const struct object *o = nth(&v[i], k);
+			const struct object *o = v[i].index[k];
 			struct slot s = {.o = o, .number = v[i].number};
 
 			if (o == NULL)
@@ -269,7 +220,7 @@ static int read_indexes(struct directories *d, struct store *store, const struct
 				*out_left = true;
 				continue;
 			}
-			s.index = v[i].file == NULL ? d->scheme->indexes[k] : NULL;
+			s.index = d->scheme->indexes[k];
 			err = renew(d, o, &s.x);
 			if (err == 0 && s.x != NULL)
 				err = add_slot(&r, &s);
@@ -283,7 +234,7 @@ static int read_indexes(struct directories *d, struct store *store, const struct
 
 struct dir_index *directory_index(struct directories *d, const struct dir_found *f, size_t i)
 {
-	const struct object *o = nth(f, i);
+	const struct object *o = i < SCHEME_INDEXES ? f->index[i] : NULL;
 	struct dir_index *x = o != NULL ? table_get_str(d->indexes, o->key) : NULL;
 
 	return x != NULL && x->read ? x : NULL;
@@ -431,8 +382,6 @@ const struct scheme_names *directory_names(const struct directories *d, const ch
 
 bool directory_has_index(const struct dir_found *f)
 {
-	if (f->file != NULL)
-		return true;
 	for (size_t i = 0; i < SCHEME_INDEXES; i++)
 		if (f->index[i] != NULL)
 			return true;
@@ -471,7 +420,7 @@ static bool is_whole(struct directories *d, const struct dir_found *f)
 		const struct dir_index *x = directory_index(d, f, i);
 
 		if (x != NULL && x->why.err == 0 && !x->said.delta &&
-		    (!directory_adds_nothing(x) || f->file != NULL || f->lone != NULL))
+		    (!directory_adds_nothing(x) || f->lone != NULL))
 			return true;
 	}
 	return false;

@@ -16,9 +16,9 @@
 /* What says when a version was finished: the last written of its indexes. */
 static const struct object *finish_of(const struct dir_found *f)
 {
-	const struct object *last = f->file != NULL ? f->file : f->lone;
+	const struct object *last = f->lone;
 
-	for (size_t i = 0; i < SCHEME_INDEXES && f->file == NULL; i++)
+	for (size_t i = 0; i < SCHEME_INDEXES; i++)
 		if (f->index[i] != NULL &&
 		    (last == NULL || last == f->lone || f->index[i]->mtime_ns > last->mtime_ns))
 			last = f->index[i];
@@ -51,9 +51,7 @@ static void note_younger(struct directories *d, const struct dir_found *v, size_
 	}
 	if (newest == last)
 		return;
-	snprintf(d->younger, sizeof(d->younger), "%.*s",
-		 newest->file != NULL ? (int)strlen(newest->file->key) : (int)newest->prefix,
-		 newest->first->key);
+	snprintf(d->younger, sizeof(d->younger), "%.*s", (int)newest->prefix, newest->first->key);
 	d->younger_than = last->number;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzz target: what indexes of versions say, of every scheme.  The first byte chooses the scheme,
- * the second one of its indexes (of a scheme of single objects: the object itself), the rest is the
- * text.
+ * the second one of its indexes, the rest is the text.
  *
  * Whatever it is, a parser refuses it with a sentence, or names plain paths below the version's
  * directory, a format that is known, and checksums of the length of their kind.
@@ -67,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const struct scheme *s;
 	struct scheme_version v = {0};
 	struct why why = {0};
-	const char *index = "";
+	const char *index;
 	size_t schemes_n = 0, n = 0;
 	char *text;
 	int err;
@@ -79,19 +78,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	s = schemes[data[0] % schemes_n];
 	while (s->indexes != NULL && s->indexes[n] != NULL)
 		n++;
-	if (n > 0 && !(s->files != NULL && data[1] % (n + 1) == n))
-		index = s->indexes[data[1] % n];
+	REQUIRE(n > 0);
+	index = s->indexes[data[1] % n];
 	/* Of its own, so that a step beyond it is noticed. */
 	text = malloc(size - 2 + 1);
 	REQUIRE(text != NULL);
 	memcpy(text, data + 2, size - 2);
 	text[size - 2] = '\0';
-	if (index[0] != '\0' || s->headers)
-		err = s->parse(index, NUMBER, text, size - 2, &v, &why);
-	else
-		err = s->parse(index, NUMBER, NULL, 0, &v, &why);
+	err = s->parse(index, NUMBER, text, size - 2, &v, &why);
 	REQUIRE(err == 0 || (err < 0 && why.err == -err && why.text[0] != '\0'));
-	if (err == 0 && index[0] != '\0')
+	if (err == 0)
 		check_version(s, &v);
 	if (err == 0 && v.names != NULL)
 		check_names(&v, text, size - 2);
