@@ -94,10 +94,11 @@ struct http_call {
 	/* Optional.  A final answer that is neither 2xx nor a followed redirect nor 304: see above.
 	 */
 	int (*judge)(struct http_call *c, const struct http_answer *a, struct why *why);
-	/* Optional, both or none, HTTP_EXACT.  An answer of 2xx whose body is about to come: are
-	 * these the bytes that are wanted?  If so, and if its length is what it should be, more()
-	 * is told how many have come of dst, from the beginning; those are not written again. */
+	/* Optional, HTTP_EXACT.  An answer of 2xx whose body is about to come: are these the bytes
+	 * that are wanted?  If not, the call ends with -ESTALE and none of them. */
 	bool (*sound)(struct http_call *c, const struct http_answer *a);
+	/* Optional, HTTP_EXACT.  Of an answer whose length is what it should be: so many have come
+	 * of dst, from the beginning; those are not written again. */
 	void (*more)(struct http_call *c, size_t got);
 	/* HTTP_STREAM, 2xx only.  0, or -errno to end the call with it. */
 	int (*data)(struct http_call *c, const void *bytes, size_t len);

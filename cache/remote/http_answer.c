@@ -271,7 +271,11 @@ void http_answer_judge(struct http_transfer *t)
 		judge_200(t);
 	else
 		broken(t, EPROTO, "answered without the bytes that were asked for");
+	if (t->err != 0 || t->sink != SINK_CALLER || t->call->sound == NULL)
+		return;
+	/* At once: later answers say nothing of what this one would leave behind when it breaks. */
+	if (!t->call->sound(t->call, a))
+		broken(t, ESTALE, "is not the object that was listed");
 	/* Of a length that the transport holds it to. */
-	t->early = t->call->more != NULL && t->err == 0 && t->sink == SINK_CALLER &&
-		   a->length >= 0 && t->call->sound(t->call, a);
+	t->early = t->err == 0 && t->call->more != NULL && a->length >= 0;
 }

@@ -113,6 +113,13 @@ static void read_done(struct s3_read *r, int err)
 
 /* ---- preparing ---- */
 
+static bool has_time(const struct s3_read *r)
+{
+	const int64_t deadline = r->fetch->deadline_mono_ns;
+
+	return deadline < 0 || clock_mono_ns() < deadline;
+}
+
 /* Sends on, or fails, all that waited. */
 static void prepare_end(struct s3_prepare *p, int err)
 {
@@ -144,7 +151,7 @@ static void prepare_end(struct s3_prepare *p, int err)
 
 		waiting = r->next;
 		/* Whose it was had less time than this one has. */
-		if (err == 0 || (err == -ETIMEDOUT && clock_mono_ns() < r->fetch->deadline_mono_ns))
+		if (err == 0 || (err == -ETIMEDOUT && has_time(r)))
 			read_start(r);
 		else
 			read_done(r, err);

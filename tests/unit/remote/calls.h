@@ -21,8 +21,8 @@ struct plan { /* behind http_call.ctx */
 	int judged;  /* how often judge() was asked */
 	int verdict; /* what it says */
 	struct buf streamed;
-	bool unsound; /* what sound() denies */
-	size_t told;  /* by more() */
+	int unsound; /* so many answers sound() denies */
+	size_t told; /* by more() */
 	unsigned tellings;
 	int data_err;	 /* what data() says */
 	char linked[64]; /* X-Linked-Size of the redirect */
@@ -78,7 +78,9 @@ static inline int plan_data(struct http_call *c, const void *bytes, size_t len)
 
 static inline bool plan_sound(struct http_call *c, const struct http_answer *a)
 {
-	return a->status < 300 && !((struct plan *)c->ctx)->unsound;
+	struct plan *p = c->ctx;
+
+	return a->status < 300 && p->unsound-- <= 0;
 }
 
 /* What it is told of stays as it is. */
