@@ -140,6 +140,12 @@ static int open_tensor(struct patch_file *file, size_t i, struct why *why)
 		ret = patchx_open(file->bytes + at, len, &file->x[i], why);
 	else
 		ret = patch_open(file->bytes + at, len, &file->patches[i], why);
+	if (ret == 0 && file->x == NULL && file->patches[i].version > 1 &&
+	    st_meta(file->header, "encoding") != NULL)
+		ret = why_set(why, EBADMSG,
+			      "a patch in form version %u, which is for caches only: this version "
+			      "has to be published again, in form version 1",
+			      file->patches[i].version);
 	if (ret < 0)
 		why_prefix(why, "\"%s\"", printable(shown, sizeof(shown), t->name, t->name_len));
 	return ret;

@@ -7,8 +7,9 @@
  * blobs of patchx.h.)  "__metadata__": format
  * "weightfs-patch", "xxh3" the 32 hex digits of the XXH3-128 of all bytes after the header and then
  * the 8 + N header bytes with zeros for these digits, plus whatever the writer adds (source object,
- * versions).  The file is read through a memory map that stays mapped as long as the patch_file
- * lives.
+ * versions).  One that has "encoding" is a published delta (read_wfp1.c), and its blobs are not of
+ * form version 2.  The file is read through a memory map that stays mapped as long as the
+ * patch_file lives.
  */
 #ifndef CODEC_PATCH_FILE_H
 #define CODEC_PATCH_FILE_H

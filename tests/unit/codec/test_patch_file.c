@@ -322,6 +322,42 @@ static void test_writer_refuses(void **state)
 	free(mem.bytes);
 }
 
+/* A block of which so much changes that it is a bitmap, in a file of a cache and in a delta that
+ * somebody published. */
+static void test_caches_own_form(void **state)
+{
+	static const struct st_meta said[] = {{"encoding", "wfp1"}};
+
+	for (size_t published = 0; published < 2; published++) {
+		struct rng r = {seed};
+		struct model m = model_random(&r, PATCH_ADD, 2, 70000, .4);
+		struct memory mem = {0};
+		struct sink sink = memory_sink(&mem);
+		struct patch_file_writer *w = NULL;
+		struct patch_file *file = NULL;
+		struct source back;
+		struct why why = {0};
+		uint64_t size = 0, len;
+
+		assert_int_equal(patch_file_writer_new(names, 1, said, published, &sink, &w, &why),
+				 0);
+		len = model_write(&m, &r, &mem, patch_file_writer_at(w));
+		assert_int_equal(patch_file_writer_took(w, 0, len), 0);
+		back = source_memory(mem.bytes, mem.len);
+		assert_int_equal(patch_file_writer_end(w, &back, &size, &why), 0);
+		if (published) {
+			refuse(mem.bytes, size, false, "form version 2, which is for caches");
+		} else {
+			assert_int_equal(patch_file_open(mem.bytes, size, true, &file, &why), 0);
+			assert_int_equal(file->patches[0].version, 2);
+		}
+		patch_file_free(file);
+		patch_file_writer_free(w);
+		model_free(&m);
+		free(mem.bytes);
+	}
+}
+
 static void test_sink_error(void **state)
 {
 	struct memory mem = {.fail_at = 1, .error = EDQUOT};
@@ -348,6 +384,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_not_a_patch_file),
 		cmocka_unit_test(test_misaligned_blob),
 		cmocka_unit_test(test_writer_refuses),
+		cmocka_unit_test(test_caches_own_form),
 		cmocka_unit_test(whole_blobs),
 		cmocka_unit_test(test_sink_error),
 	};
