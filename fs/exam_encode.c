@@ -37,9 +37,7 @@ struct item { /* a tensor's patch */
 	uint32_t target;
 	struct grown out;
 	uint64_t len;
-	struct why why;
-	int err;
-	bool done;
+	bool done, failed;
 };
 
 struct encode {
@@ -49,20 +47,22 @@ struct encode {
 	struct patch_file_writer *w;
 	struct item *items;  /* in the file's order */
 	size_t first, count; /* of the round */
-	struct lock lock;    /* guards the rest, and `done` of items */
+	struct lock lock;    /* guards the rest, and what has become of items */
 	size_t put;	     /* the next one to be written */
 	bool putting;	     /* somebody writes; w is that thread's */
 	bool stop;
-	int err; /* of writing */
+	const struct part *bad; /* the first by name that failed, and why */
+	struct why why;
+	int bad_err, put_err;
 };
 
 static int encode_one(const struct encode *e, struct item *item, const struct sink *sink,
-		      uint64_t at)
+		      uint64_t at, struct why *why)
 {
 	const struct layout_tensor *t = &e->target->layout->tensors[item->target];
 
 	return delta_encode(e->d, item->part, e->src, e->target->now->v[item->target].dtype,
-			    layout_patch_numel(t), sink, at, &item->len, &item->why);
+			    layout_patch_numel(t), sink, at, &item->len, why);
 }
 
 /* Writes what is done and next, unless somebody does. */
@@ -70,7 +70,7 @@ static void put_done(struct encode *e)
 {
 	lock_take(&e->lock);
 	while (!e->putting && !e->stop && e->put < e->first + e->count && e->items[e->put].done &&
-	       e->items[e->put].err == 0) {
+	       !e->items[e->put].failed) {
 		struct item *item = &e->items[e->put];
 		int err;
 
@@ -82,8 +82,10 @@ static void put_done(struct encode *e)
 		lock_take(&e->lock);
 		e->putting = false;
 		e->put++;
-		e->err = err;
-		e->stop = err < 0;
+		if (err < 0) {
+			e->put_err = err;
+			e->stop = true;
+		}
 	}
 	lock_release(&e->lock);
 }
@@ -109,32 +111,28 @@ static void work(void *ctx, size_t i)
 	struct encode *e = ctx;
 	struct item *item = &e->items[e->first + i];
 	const struct sink sink = sink_grown(&item->out);
+	struct why why = {0};
+	int err;
 
 	if (is_stopped(e))
 		return;
-	item->err = encode_one(e, item, &sink, 0);
+	err = encode_one(e, item, &sink, 0, &why);
 	lock_take(&e->lock);
 	item->done = true;
-	e->stop |= item->err < 0 && !is_its_own(item->err);
+	item->failed = err < 0;
+	if (err < 0 && (e->bad == NULL || item->part < e->bad)) {
+		e->bad = item->part;
+		e->bad_err = err;
+		e->why = why;
+	}
+	e->stop |= err < 0 && !is_its_own(err);
 	lock_release(&e->lock);
 	put_done(e);
 }
 
-/* The error of the first by name that has one, or 0. */
-static int first_error(const struct encode *e, struct why *why)
+static int cannot_write(int err, struct why *why)
 {
-	const struct item *bad = NULL;
-
-	for (size_t i = e->first; i < e->first + e->count; i++) {
-		const struct item *item = &e->items[i];
-
-		if (item->err < 0 && (bad == NULL || item->part < bad->part))
-			bad = item;
-	}
-	if (bad == NULL)
-		return e->err < 0 ? why_set(why, -e->err, "the patch cannot be written") : 0;
-	*why = bad->why;
-	return bad->err;
+	return why_set(why, -err, "the patch cannot be written: %s", strerrordesc_np(-err));
 }
 
 static uint64_t bound(const struct encode *e, const struct item *item)
@@ -150,26 +148,26 @@ static uint64_t bound(const struct encode *e, const struct item *item)
 static int encode_large(struct encode *e, size_t i, struct why *why)
 {
 	struct item *item = &e->items[i];
-	int err = encode_one(e, item, patch_file_writer_sink(e->w), patch_file_writer_at(e->w));
+	int err =
+		encode_one(e, item, patch_file_writer_sink(e->w), patch_file_writer_at(e->w), why);
 
-	if (err == 0)
-		err = patch_file_writer_took(e->w, i, item->len);
 	if (err < 0)
-		*why = item->why;
-	return err;
+		return err;
+	err = patch_file_writer_took(e->w, i, item->len);
+	return err < 0 ? cannot_write(err, why) : 0;
 }
 
 static int encode_round(struct encode *e, uint64_t bytes, unsigned jobs, struct why *why)
 {
-	int err;
-
 	e->put = e->first;
 	parallel_for(bytes > SMALL ? jobs : 1, e->count, work, e);
 	put_done(e);
-	err = first_error(e, why);
 	for (size_t i = e->first; i < e->first + e->count; i++)
 		free(e->items[i].out.bytes);
-	return err;
+	if (e->bad == NULL)
+		return e->put_err < 0 ? cannot_write(e->put_err, why) : 0;
+	*why = e->why;
+	return e->bad_err;
 }
 
 static int encode_all(struct encode *e, size_t n, unsigned jobs, struct why *why)
