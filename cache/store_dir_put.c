@@ -166,8 +166,7 @@ static bool is_temp(const char *name)
 /* What killed writers left a day before `now`, by the file system's clock; best effort. */
 static void sweep_temps(int dirfd, time_t now)
 {
-	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *dir = file_opendir(dirfd, ".");
 	struct dirent *e;
 	struct stat st;
 
@@ -178,8 +177,6 @@ static void sweep_temps(int dirfd, time_t now)
 			unlinkat(dirfd, e->d_name, 0);
 	if (dir != NULL)
 		closedir(dir);
-	else if (fd >= 0)
-		close(fd);
 }
 
 /* condition: NULL for none */

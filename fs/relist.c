@@ -156,6 +156,7 @@ static int relist(struct run *r, bool *out_same, struct why *why)
 	struct lineage lineage;
 	int err;
 
+	*out_same = false;
 	if (fresh == NULL)
 		return why_set(why, ENOMEM, "out of memory");
 	fresh->refs = 2; /* ours and the shared one */
@@ -200,7 +201,7 @@ static int relist(struct run *r, bool *out_same, struct why *why)
 int run_relist(struct run *r, bool *out_same, struct why *why)
 {
 	int err = relist(r, out_same, why);
-	bool same = *out_same;
+	bool same = err == 0 && *out_same;
 
 	/* A listing is not made in one moment: what was published meanwhile may be half in it. That
 	 * a further look finds no more does not make what the first one found old. */
