@@ -390,14 +390,16 @@ static bool is_over(void *ctx)
 	return fuse_session_exited(m->session) != 0;
 }
 
-/* The watch stops here, too, so that commands and reads that wait for it come back. */
+/* So that commands and reads that wait come back.  Pushes end while there still are workers: one
+ * may wait for pages of a read that nobody would answer later, and holds the device open. */
 static void on_end(void *ctx)
 {
 	struct mount *m = ctx;
 
-	fuse_session_exit(m->session);
-	watch_stop(m->stack->watch);
+	stack_stop(m->stack);
 	roster_cancel(m->roster);
+	device_close(&m->device);
+	fuse_session_exit(m->session);
 }
 
 /* Only `always` insists. */
@@ -537,7 +539,7 @@ static void take_down(struct mount *m)
 	/* First, because a signal may be stopping the watch at this moment. */
 	daemon_signals_end(m->signals);
 	if (m->stack)
-		watch_stop(m->stack->watch);
+		stack_stop(m->stack);
 	roster_cancel(m->roster);
 	if (m->session) {
 		device_close(&m->device);

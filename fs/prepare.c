@@ -187,7 +187,7 @@ static void write_version(struct prepare *p, const struct generation *g)
 				  (double)(clock_mono_ns() - begin) / NSEC_PER_SEC);
 		log_info("version %llu %s: its files are passed through", (ull)g->version,
 			 reused ? "was written out before" : "is written out");
-	} else if (ret != -ECANCELED) {
+	} else if (ret != -ECANCELED && ret != -ENOTCONN) { /* else the mount ends */
 		serving_preparing(p->serving, true, "version %llu is not written out: %s",
 				  (ull)g->version, why.text);
 		not_written(p, g, &why);
@@ -222,7 +222,7 @@ static void warm(struct prepare *p, const struct generation *g)
 				  (ull)(result.total >> 20), result.why != NULL ? ": " : "",
 				  result.why != NULL ? result.why : "",
 				  p->written == g->root->ino ? p->unwritten : "");
-	if (result.why != NULL && !is_stopped(p))
+	if (result.why != NULL && !result.ends && !is_stopped(p))
 		log_warning("version %llu: %llu of %llu MiB warmed: %s", (ull)g->version,
 			    (ull)(result.done >> 20), (ull)(result.total >> 20), result.why);
 }

@@ -518,19 +518,25 @@ int stack_new_writable(struct opts *opts, const char *place, bool make, struct s
 	return ret;
 }
 
+void stack_stop(struct stack *s)
+{
+	/* First, because the watch may wait for it. */
+	if (!s->part)
+		store_stop(s->base);
+	if (s->watch != NULL)
+		watch_stop(s->watch);
+	store_stop(s->store);
+	store_stop(s->source);
+}
+
 void stack_free(struct stack *s)
 {
 	if (s == NULL)
 		return;
-	if (s->watch != NULL)
-		watch_stop(s->watch);
+	stack_stop(s);
 	watch_free(s->watch);
-	store_stop(s->store);
-	store_stop(s->source);
-	if (!s->part) {
-		store_stop(s->base);
+	if (!s->part)
 		http_shutdown(s->http);
-	}
 	/* Generations hold nodes, mappings and blobs, so the history goes before what they lie in.
 	 */
 	history_free(s->history);

@@ -46,6 +46,9 @@ int stack_new_part(struct stack *top, struct opts *opts, struct store *store, ui
  * absent is made.  Reads of it go to the place itself, without a cache. */
 int stack_new_writable(struct opts *opts, const char *place, bool make, struct stack **out,
 		       struct why *why) MUST_CHECK;
+/* Stops the watch, and calls off what waits for the network, also for --base where that is ours:
+ * what is asked for later fails at once.  Any thread but the watch's; may come again. */
+void stack_stop(struct stack *s);
 void stack_free(struct stack *s); /* stops the watch first; NULL is fine */
 
 #endif

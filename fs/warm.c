@@ -92,8 +92,10 @@ static void warm_files(struct warming *w, const struct generation *g)
 
 		if (n != NULL && ret == 0)
 			ret = push_file(w, n);
+		if (ret == -ENOTCONN || ret == -ECANCELED)
+			w->result->ends = true;
 		if (ret < 0 && w->result->why == NULL)
-			w->result->why = strerrordesc_np(-ret);
+			w->result->why = w->result->ends ? "the mount ends" : strerrordesc_np(-ret);
 	}
 }
 

@@ -26,6 +26,7 @@ struct warm_config {
 struct warm_result {
 	uint64_t done, total; /* bytes */
 	const char *why;      /* why it ended before the total, or NULL */
+	bool ends;	      /* because the mount ends */
 };
 
 /* Files that are whole ones are left out: they were read when they were written. */

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lib import bigrun, checks, fake_server, models, oracle, reading, trl
-from lib.mounted import Mount, wait_until
+from lib.mounted import WAIT, Mount, wait_until
 
 MODEL = "model.safetensors"
 
@@ -218,6 +218,37 @@ def test_pin_of_a_number_that_was_skipped(bucket):
 
 
 # ---- ends ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["unmounted", "signal"])
+def test_ended_while_reads_of_the_base_wait(end, scratch):
+    """The network of --base is another one than the source's."""
+    empty, base = scratch / "empty", scratch / "base"
+    empty.mkdir()
+    base.mkdir()
+    bigrun.BigRun(base, 8).anchor()
+    data = next(base.glob("anchors/*.safetensors")).read_bytes()
+    index = json.dumps({"objects": [{"key": MODEL, "size": len(data), "mtime": 1000}]}).encode()
+
+    def handle(request):
+        return fake_server.ranged(request, index if request.path == "/index.json" else data,
+                                  (("ETag", '"1"'),))
+
+    server = fake_server.FakeServer(handle, "web")
+    try:
+        with Mount(empty, base=server.origin, args=["--timeout", 3600]) as m:
+            m.wait_version(0)
+            since = server.mark()
+            server.fault(f"GET /{MODEL}", "stall", times=1000)
+            fd = os.open(m.at / MODEL, os.O_RDONLY)
+            os.posix_fadvise(fd, 4 << 20, 2 << 20, os.POSIX_FADV_WILLNEED)
+            os.close(fd)
+            wait_until(lambda: server.count(f"GET /{MODEL}", since), "nothing was asked for")
+            if end == "signal":
+                m.process.terminate()
+                m.process.wait(timeout=WAIT)
+    finally:
+        server.stop()
 
 
 def test_unmounted_while_reads_wait(bucket):
