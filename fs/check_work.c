@@ -2,9 +2,11 @@
 /*
  * Comparing checksums in the background: one thread, for one version at a time.
  *
- * The thread is made for a version and ends with it, and runs only when no other wants the
- * processor (SCHED_IDLE).  It has a copy of what is recorded and a reference on the state, so the
- * run may go on meanwhile; the run's thread asks now and then whether it has ended.
+ * The thread is made for a version and ends with it, and gives way to others.  Not SCHED_IDLE: on
+ * a machine whose processors are all busy such a thread stands still for many seconds, also while
+ * others wait for what it holds, or for its end.  It has a copy of what is recorded and a reference
+ * on the state, so the run may go on meanwhile; the run's thread asks now and then whether it has
+ * ended.
  *
  * States: idle; running; ended (the result is to be taken).  `phase` is atomic and is moved on by
  * the thread once, from running to ended; all else is written by whoever the phase says.
@@ -14,9 +16,11 @@
 #include "cache/log.h"
 #include "cache/thread.h"
 
-#include <sched.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+enum { NICE = 10 };
 enum phase { IDLE, RUNNING, ENDED };
 
 struct check_work {
@@ -47,10 +51,9 @@ bool check_work_busy(const struct check_work *w)
 static void *work_main(void *arg)
 {
 	struct check_work *w = arg;
-	const struct sched_param none = {0};
 	struct why why = {0};
 
-	if (pthread_setschedparam(pthread_self(), SCHED_IDLE, &none) != 0)
+	if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) < 0)
 		log_debug("checksums are compared at the usual priority");
 	w->err = checks_compare(w->state, &w->checks, 1, &w->stop, &w->miss, &why);
 	if (w->err < 0 && w->err != -EBADMSG && w->err != -ECANCELED)
