@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { SYNC_STEP = 32 << 20 };
+
 static bool range_is_offset(uint64_t off, size_t len)
 {
 	uint64_t end;
@@ -194,6 +196,22 @@ static int sync_parent(const char *path)
 		rc = -errno;
 	close(fd);
 	return rc;
+}
+
+int file_sync(int fd, uint64_t size, bool (*stopped)(void *ctx), void *ctx)
+{
+	const unsigned all =
+		SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+
+	for (uint64_t at = 0; at < size; at += SYNC_STEP) {
+		if (stopped != NULL && stopped(ctx))
+			return -ECANCELED;
+		/* An error that it tells is not told again.  Not every file system can do it. */
+		if (sync_file_range(fd, (off_t)at, SYNC_STEP, all) < 0 && errno != EINVAL &&
+		    errno != ESPIPE && errno != ENOSYS && errno != EOPNOTSUPP)
+			return -errno;
+	}
+	return fsync(fd) < 0 ? -errno : 0;
 }
 
 /* A new file beside path, under a name that nothing else uses. */

@@ -25,6 +25,9 @@ int file_replace(const char *path, const void *bytes, size_t len);
 /* The same without waiting for the disk: after a power cut the file may be the old one, or damaged.
  * For what its reader checks and can do without. */
 int file_replace_soon(const char *path, const void *bytes, size_t len);
+/* fsync(), in steps, because one that is under way cannot be called off: -ECANCELED as soon as
+ * stopped() (NULL: never) says so between two. */
+int file_sync(int fd, uint64_t size, bool (*stopped)(void *ctx), void *ctx);
 /* malloc'ed "a/b"; a may end in '/'; NULL: out of memory. */
 char *path_join(const char *a, const char *b);
 /* True for a relative path without empty, "." or ".." components, NUL-free, components ≤ 255 bytes,

@@ -475,6 +475,14 @@ static int make_link(struct run *r, struct exam *e, const struct opened *opened,
 	return link_new(number, number, mapping, false, name, target->layout, NULL, &e->link, why);
 }
 
+/* What takes long does not begin any more when the mount ends. */
+static int not_stopped(const struct run *r, struct why *why)
+{
+	return __atomic_load_n(&r->stop, __ATOMIC_RELAXED)
+		       ? why_set(why, ECANCELED, "the mount is being taken down")
+		       : 0;
+}
+
 int exam_link(struct run *r, struct exam *e, const struct object *object, uint64_t number,
 	      const struct target *target, struct why *why)
 {
@@ -485,6 +493,9 @@ int exam_link(struct run *r, struct exam *e, const struct object *object, uint64
 	patch_name(r, e, name);
 	if (find_link(r, e, number, target, name))
 		return 0;
+	err = not_stopped(r, why);
+	if (err < 0)
+		return err;
 	err = opened_new(r, object, &opened, why);
 	if (err == 0)
 		err = make_link(r, e, opened, number, target, name, false, why);
@@ -529,7 +540,9 @@ int exam_match(struct run *r, struct exam *e, const struct object *object, uint6
 	}
 	patch_name(r, e, name);
 	needs_link = err == 0 && link && e->patches > 0 && !find_link(r, e, number, target, name);
-	if (needs_link && opened == NULL)
+	if (needs_link)
+		err = not_stopped(r, &e->why);
+	if (needs_link && err == 0 && opened == NULL)
 		err = opened_get(r, object, &opened, &e->why);
 	if (needs_link && err == 0)
 		err = make_link(r, e, opened, number, target, name, true, &e->why);

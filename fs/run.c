@@ -472,7 +472,7 @@ int run_scan(struct run *r, struct why *why)
 			err = follow_companions(r);
 		if (err < 0)
 			why_set(&local, -err, "out of memory");
-		if (err == 0 && before != NULL)
+		if (err == 0 && before != NULL && !__atomic_load_n(&r->stop, __ATOMIC_RELAXED))
 			idle_work(r);
 		if (r->config.deep)
 			exam_all(r);

@@ -334,10 +334,11 @@ static int finish(struct wholes *w, int fd, uint64_t size, const char *temp, con
 		  const char *hash, char name[NAME_SIZE])
 {
 	char again[HEX + 1];
-	int ret = 0;
+	int ret = fchmod(fd, 0400) < 0 ? -errno
+				       : file_sync(fd, size, w->config.stopped, w->config.ctx);
 
-	if (fchmod(fd, 0400) < 0 || fsync(fd) < 0)
-		return -errno;
+	if (ret < 0)
+		return ret;
 	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	ret = hash_file(w, fd, size, again);
 	if (ret == 0 && strcmp(again, hash) != 0)
