@@ -77,6 +77,16 @@ def is_mounted(path):
         return any(line.split()[4] == str(path) for line in f)
 
 
+def threads_of(pid):
+    """What each thread of a process waits in: its name, the kernel's function and stack."""
+    said = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        for name in ("comm", "wchan", "stack"):
+            with contextlib.suppress(OSError):
+                said.append((task / name).read_text().strip())
+    return "\n".join(said)
+
+
 def remove_in_use(path):
     """Removes a directory into which a program may be writing just now."""
     def gone():
@@ -284,11 +294,12 @@ class Mount(Shown):
                 return self.process.wait(timeout=5)
             if is_copied(self.at):
                 self.process.terminate()
+        left = threads_of(self.process.pid)
         with contextlib.suppress(OSError), open(abort_file(self.at), "w") as f:
             f.write("1")
         self.process.kill()
         self.process.wait()
-        return "killed: it did not end after the unmount"
+        return f"killed: it did not end after the unmount\n{left}"
 
     def log_text(self):
         """What the daemon has said so far."""
