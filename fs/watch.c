@@ -133,7 +133,8 @@ static void log_listing(struct watch *w, int err, const struct why *why)
 		w->failure = NULL;
 		return;
 	}
-	if (w->failure != NULL && strcmp(w->failure, why->text) == 0)
+	/* Called off, because the mount ends. */
+	if (err == -ECANCELED || (w->failure != NULL && strcmp(w->failure, why->text) == 0))
 		return;
 	free(w->failure);
 	w->failure = strdup(why->text);
