@@ -18,6 +18,7 @@
 #include "fs/run_internal.h"
 
 #include "cache/log.h"
+#include "fs/counters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,7 @@ static struct identity group_id(const struct run *r, size_t first, size_t n)
 
 	if (r->base != NULL)
 		identity_mix(&id, r->base->id.bytes, sizeof(r->base->id.bytes));
+	COUNT(looks, n);
 	for (size_t i = first; i < first + n; i++) {
 		const struct step *s = &r->lineage.steps[i];
 
@@ -368,40 +370,6 @@ void folds_pass(struct run *r, size_t first, size_t last)
 		}
 }
 
-/* The version from which on patches count, per tensor: that of the last full tensor inside the
- * group, else 0.  malloc'ed. */
-static int last_fulls(struct run *r, size_t first, size_t n, const struct target *target,
-		      uint64_t **out, struct why *why)
-{
-	const uint32_t tensors = target->layout->tensor_count;
-	uint64_t *from = calloc(tensors ? tensors : 1, sizeof(*from));
-	const struct object *o;
-	int err = from == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
-
-	for (size_t i = first; err == 0 && i < first + n; i++)
-		for (size_t k = 0; !step_is_native(&r->lineage.steps[i]) &&
-				   (o = step_above(&r->lineage.steps[i], k)) != NULL;
-		     k++) {
-			const uint64_t number = r->lineage.steps[i].number;
-			struct exam *e = exam_get(r, o);
-
-			err = e != NULL && e->state == EXAM_OK
-				      ? exam_match(r, e, o, number, target, false)
-				      : -EAGAIN;
-			if (err < 0 && e != NULL)
-				*why = e->why;
-			for (size_t f = 0; err == 0 && f < e->full_count; f++)
-				from[e->fulls[f].tensor] = number;
-			if (err < 0)
-				break;
-		}
-	if (err == 0)
-		*out = from;
-	else
-		free(from);
-	return err;
-}
-
 /* Makes the merged link of the steps [first, first + n). */
 static int merge_group(struct run *r, size_t first, size_t n, struct link *const *links,
 		       uint32_t count, const uint64_t *from, struct layout *layout,
@@ -448,7 +416,7 @@ static int fold_one(struct run *r, size_t first, size_t n, const struct target *
 	int err = collect_links(r, &inside, target, &links, &count, why);
 
 	if (err == 0)
-		err = last_fulls(r, first, n, target, &from, why);
+		err = fold_last_fulls(r, first, n, target, &from, why);
 	if (err < 0) {
 		free(links);
 		return err;
@@ -474,6 +442,25 @@ static int fold_one(struct run *r, size_t first, size_t n, const struct target *
 	return 0;
 }
 
+/* Is there in memory a fold of a larger group around this one?  This is asked of every group in
+ * every round, and a hash of the larger groups that there are not would cost as much as they have
+ * steps. */
+static bool is_covered(struct run *r, const struct plan *p, size_t first, size_t size,
+		       const struct layout *layout)
+{
+	const size_t start = p->base + 1;
+
+	for (size_t i = 0; i < r->fold_count; i++) {
+		const struct fold *f = &r->folds[i];
+		const size_t at = start + (first - start) / f->steps * f->steps;
+
+		if (!f->failed && f->steps > size && at + f->steps <= p->last + 1 &&
+		    fold_find(r, at, f->steps, layout) == f)
+			return true;
+	}
+	return false;
+}
+
 /* Is there a fold of this group, or of a larger one around it (or was it tried in vain)?  Or must
  * there be none, because a span reaches into it? */
 static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t size,
@@ -483,7 +470,7 @@ static bool is_folded(struct run *r, const struct plan *p, size_t first, size_t 
 
 	if (spanned != NULL && memchr(spanned + (first - start), true, size) != NULL)
 		return true;
-	if (fold_find(r, first, size, layout) != NULL)
+	if (fold_find(r, first, size, layout) != NULL || is_covered(r, p, first, size, layout))
 		return true;
 	while (size <= FOLD_MAX && end <= p->last + 1) {
 		if (fold_known(r, first, size, layout) != NULL)

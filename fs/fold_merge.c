@@ -71,3 +71,35 @@ int fold_merge(int fd, const char *name, struct link *const *links, uint32_t n,
 	free(patches);
 	return err;
 }
+
+int fold_last_fulls(struct run *r, size_t first, size_t n, const struct target *target,
+		    uint64_t **out, struct why *why)
+{
+	const uint32_t tensors = target->layout->tensor_count;
+	uint64_t *from = calloc(tensors ? tensors : 1, sizeof(*from));
+	const struct object *o;
+	int err = from == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
+
+	for (size_t i = first; err == 0 && i < first + n; i++)
+		for (size_t k = 0; !step_is_native(&r->lineage.steps[i]) &&
+				   (o = step_above(&r->lineage.steps[i], k)) != NULL;
+		     k++) {
+			const uint64_t number = r->lineage.steps[i].number;
+			struct exam *e = exam_get(r, o);
+
+			err = e != NULL && e->state == EXAM_OK
+				      ? exam_match(r, e, o, number, target, false)
+				      : -EAGAIN;
+			if (err < 0 && e != NULL)
+				*why = e->why;
+			for (size_t f = 0; err == 0 && f < e->full_count; f++)
+				from[e->fulls[f].tensor] = number;
+			if (err < 0)
+				break;
+		}
+	if (err == 0)
+		*out = from;
+	else
+		free(from);
+	return err;
+}

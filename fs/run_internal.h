@@ -425,6 +425,10 @@ int fold_below(struct run *r, uint64_t version, const struct target *target, str
 	       uint32_t *out_count, struct why *why) MUST_CHECK;
 /* Folds one group if one is due for the plan: 1; nothing to do: 0; or an error. */
 int fold_work(struct run *r, const struct plan *p, const struct target *target, struct why *why);
+/* The version from which on patches count, per tensor: that of the last full tensor inside the
+ * group, else 0.  malloc'ed. */
+int fold_last_fulls(struct run *r, size_t first, size_t n, const struct target *target,
+		    uint64_t **out, struct why *why) MUST_CHECK;
 /* Writes the merged patches of links, oldest first, of each tensor from version from[] on. */
 int fold_merge(int fd, const char *name, struct link *const *links, uint32_t n,
 	       const uint64_t *from, const struct layout *layout, uint64_t *out_size,

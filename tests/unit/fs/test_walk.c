@@ -2,7 +2,7 @@
 /*
  * All versions of a run one after the other: run_walk() makes the states that run_build() makes,
  * fails where that fails and in the same words, and looks at no more of each version the longer the
- * chain below it is.
+ * chain below it is.  And what a round of a mount looks at in a long chain.
  */
 #include "tests/unit/fs/world.h"
 
@@ -145,12 +145,37 @@ static void work_is_linear(void **state)
 	world_free(w);
 }
 
+/* A round that finds one more version does not ask about every group of the chain below it, what
+ * larger ones there might be. */
+static void a_round_is_linear(void **state)
+{
+	struct world *w = world_new(WRITE_V3, 14);
+	uint64_t looks, last = 2 * LONG;
+
+	add_anchor(w, 1);
+	for (uint64_t n = 2; n <= last; n++)
+		add_delta(w, n);
+	world_open(w, false, true);
+	/* One group is folded a round. */
+	for (int i = 0; i < LONG / 4; i++)
+		scan(w);
+	for (int i = 0; i < 3; i++) {
+		add_delta(w, ++last);
+		looks = counters.looks;
+		scan(w);
+		check_newest(w, last);
+		assert_in_range(counters.looks - looks, 1, 12 * last);
+	}
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_same),
 		cmocka_unit_test(the_same_sentences),
 		cmocka_unit_test(work_is_linear),
+		cmocka_unit_test(a_round_is_linear),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
