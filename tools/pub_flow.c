@@ -147,12 +147,12 @@ static int open_stream(struct attempt *a, struct why *why)
 		ret = pub_checkpoint_open(path, false, &a->new, why);
 		if (ret < 0) {
 			const struct why what = *why;
-			const char *shown = SHOWN(path);
+			const char *name = SHOWN(path);
 
 			/* Nobody knows the file that it was put into. */
-			if (strncmp(what.text, shown, strlen(shown)) == 0)
+			if (strncmp(what.text, name, strlen(name)) == 0)
 				why_set(why, what.err, "standard input%s",
-					what.text + strlen(shown));
+					what.text + strlen(name));
 			else
 				why_prefix(why, "standard input");
 		}
