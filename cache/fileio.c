@@ -8,6 +8,8 @@
  */
 #include "cache/fileio.h"
 
+#include "codec/patch_file.h"
+
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -330,4 +332,13 @@ static int sink_fd_write(void *ctx, uint64_t off, const void *src, size_t len)
 struct sink sink_fd(const int *fd)
 {
 	return (struct sink){.write = sink_fd_write, .ctx = (void *)fd};
+}
+
+int patch_file_end(struct patch_file_writer *w, int fd, uint64_t *out_size, struct why *why)
+{
+	struct source readback;
+	/* All that it reads is written by now, so the size covers it. */
+	int err = source_fd(fd, &readback);
+
+	return err < 0 ? err : patch_file_writer_end(w, &readback, out_size, why);
 }

@@ -9,6 +9,8 @@
 #include "codec/base.h"
 #include "codec/io.h"
 
+struct patch_file_writer;
+
 /* Reads exactly len bytes at off; -ENODATA when the file ends before. */
 int file_pread(int fd, void *dst, size_t len, uint64_t off);
 int file_pwrite(int fd, const void *src, size_t len, uint64_t off);
@@ -39,5 +41,9 @@ int source_fd(int fd, struct source *out);
 int source_fd_of(const struct source *src);
 /* Sink over a file descriptor (ctx is the pointer, which must stay valid). */
 struct sink sink_fd(const int *fd);
+/* patch_file_writer_end() of a writer whose sink is that of this descriptor: what it reads back is
+ * the file itself. */
+int patch_file_end(struct patch_file_writer *w, int fd, uint64_t *out_size,
+		   struct why *why) MUST_CHECK;
 
 #endif

@@ -248,7 +248,6 @@ int exam_encode(struct run *r, const struct exam *exam, const struct delta *d,
 	struct encode e = {.d = d, .src = src, .target = target};
 	const char **names = calloc(d->sparse + 1, sizeof(char *));
 	struct sink sink = sink_fd(&fd);
-	struct source readback;
 	size_t n = 0;
 	int err;
 
@@ -262,11 +261,8 @@ int exam_encode(struct run *r, const struct exam *exam, const struct delta *d,
 		err = patch_file_writer_new(names, n, meta, ARRAY_LEN(meta), &sink, &e.w, why);
 	if (err == 0)
 		err = encode_all(&e, n, jobs_for(alone), why);
-	/* All blobs are written by now, so the size covers what the writer reads again. */
 	if (err == 0)
-		err = source_fd(fd, &readback);
-	if (err == 0)
-		err = patch_file_writer_end(e.w, &readback, out_size, why);
+		err = patch_file_end(e.w, fd, out_size, why);
 	patch_file_writer_free(e.w);
 	lock_destroy(&e.lock);
 	free(e.items);

@@ -38,7 +38,6 @@ int fold_merge(int fd, const char *name, struct link *const *links, uint32_t n,
 	const struct patch **patches = calloc(n ? n : 1, sizeof(struct patch *));
 	struct patch_file_writer *w = NULL;
 	struct sink sink = sink_fd(&fd);
-	struct source readback;
 	size_t count = 0;
 	int err = names == NULL || tensors == NULL || patches == NULL ? -ENOMEM : 0;
 
@@ -62,9 +61,7 @@ int fold_merge(int fd, const char *name, struct link *const *links, uint32_t n,
 		if (link_broken(links[i]))
 			err = why_set(why, EIO, "a patch in the cache directory cannot be read");
 	if (err == 0)
-		err = source_fd(fd, &readback);
-	if (err == 0)
-		err = patch_file_writer_end(w, &readback, out_size, why);
+		err = patch_file_end(w, fd, out_size, why);
 	patch_file_writer_free(w);
 	free(names);
 	free(tensors);

@@ -167,7 +167,6 @@ static int decode_all(const struct patch_file *file, const uint32_t *targets,
 	uint32_t *to = calloc(file->count + 1, sizeof(*to));
 	struct patch_file_writer *w = NULL;
 	struct sink sink = sink_fd(&fd);
-	struct source readback;
 	int err = names == NULL || to == NULL ? why_set(why, ENOMEM, "out of memory") : 0;
 
 	for (size_t i = 0; err == 0 && i < file->count; i++) {
@@ -183,9 +182,7 @@ static int decode_all(const struct patch_file *file, const uint32_t *targets,
 	if (err == 0)
 		err = decode_tensors(file, to, base, w, why);
 	if (err == 0)
-		err = source_fd(fd, &readback);
-	if (err == 0)
-		err = patch_file_writer_end(w, &readback, out_size, why);
+		err = patch_file_end(w, fd, out_size, why);
 	patch_file_writer_free(w);
 	free(names);
 	free(to);

@@ -394,7 +394,6 @@ static int write_file(struct merge *g, const struct manifest *m, uint64_t base, 
 	struct patch_file_writer *w = NULL;
 	struct sink sink = sink_fd(&fd);
 	struct buf hashes = {0};
-	struct source back;
 	int ret = find_changed(g, &hashes, why);
 
 	snprintf(to, sizeof(to), "%" PRIu64, version);
@@ -419,9 +418,7 @@ static int write_file(struct merge *g, const struct manifest *m, uint64_t base, 
 	if (ret == 0)
 		ret = write_blobs(g, w, why);
 	if (ret == 0)
-		ret = source_fd(fd, &back);
-	if (ret == 0)
-		ret = patch_file_writer_end(w, &back, out_size, why);
+		ret = patch_file_end(w, fd, out_size, why);
 	if (ret == 0 && ftruncate(fd, (off_t)*out_size) < 0)
 		ret = why_set(why, errno, "the merged delta cannot be written: %s",
 			      strerrordesc_np(errno));

@@ -151,7 +151,6 @@ static int write_file(int fd, const struct pub_tensor *tensors, size_t count, co
 {
 	struct patch_file_writer *w = NULL;
 	struct sink sink = sink_fd(&fd);
-	struct source back;
 	uint64_t size = 0;
 	size_t n = 0;
 	int ret;
@@ -163,9 +162,7 @@ static int write_file(int fd, const struct pub_tensor *tensors, size_t count, co
 	if (ret == 0)
 		ret = write_blobs(w, tensors, count);
 	if (ret == 0)
-		ret = source_fd(fd, &back);
-	if (ret == 0)
-		ret = patch_file_writer_end(w, &back, &size, why);
+		ret = patch_file_end(w, fd, &size, why);
 	if (ret == 0 && ftruncate(fd, (off_t)size) < 0)
 		ret = -errno;
 	patch_file_writer_free(w);

@@ -77,7 +77,6 @@ static int write_file(const struct pub_input *in, const char *encoding, pub_patc
 	struct patch_file_writer *w = NULL;
 	char version[24], base_version[24];
 	struct buf hashes = {0};
-	struct source back;
 	uint64_t size = 0;
 	size_t count;
 	int ret = 0;
@@ -104,9 +103,7 @@ static int write_file(const struct pub_input *in, const char *encoding, pub_patc
 	if (ret == 0)
 		ret = blobs(in, w, why);
 	if (ret == 0)
-		ret = source_fd(fd, &back);
-	if (ret == 0)
-		ret = patch_file_writer_end(w, &back, &size, why);
+		ret = patch_file_end(w, fd, &size, why);
 	if (ret == 0 && ftruncate(fd, (off_t)size) < 0)
 		ret = why_set(why, errno, "the delta cannot be written: %s",
 			      strerrordesc_np(errno));
