@@ -392,13 +392,20 @@ static bool is_over(void *ctx)
 
 /* So that commands and reads that wait come back.  Pushes end while there still are workers: one
  * may wait for pages of a read that nobody would answer later, and holds the device open. */
+static void call_off(struct mount *m)
+{
+	if (m->stack)
+		stack_stop(m->stack);
+	roster_cancel(m->roster);
+	if (m->session)
+		device_close(&m->device);
+}
+
 static void on_end(void *ctx)
 {
 	struct mount *m = ctx;
 
-	stack_stop(m->stack);
-	roster_cancel(m->roster);
-	device_close(&m->device);
+	call_off(m);
 	fuse_session_exit(m->session);
 }
 
@@ -538,11 +545,8 @@ static void take_down(struct mount *m)
 {
 	/* First, because a signal may be stopping the watch at this moment. */
 	daemon_signals_end(m->signals);
-	if (m->stack)
-		stack_stop(m->stack);
-	roster_cancel(m->roster);
+	call_off(m);
 	if (m->session) {
-		device_close(&m->device);
 		fuse_session_unmount(m->session);
 		/* Its look at the root ends with the connection at the latest. */
 		if (m->ready_started)
