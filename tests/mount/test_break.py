@@ -220,6 +220,27 @@ def test_pin_of_a_number_that_was_skipped(bucket):
 # ---- ends ---------------------------------------------------------------------------------------
 
 
+def web(key, data):
+    """A web server with one object."""
+    index = json.dumps({"objects": [{"key": key, "size": len(data), "mtime": 1000}]}).encode()
+
+    def handle(request):
+        return fake_server.ranged(request, index if request.path == "/index.json" else data,
+                                  (("ETag", '"1"'),))
+
+    return fake_server.FakeServer(handle, "web")
+
+
+def read_ahead_in_vain(m, server, key):
+    """A read-ahead whose reader has gone waits for the network."""
+    since = server.mark()
+    server.fault(f"GET /{key}", "stall", times=1000)
+    fd = os.open(m.at / MODEL, os.O_RDONLY)
+    os.posix_fadvise(fd, 4 << 20, 2 << 20, os.POSIX_FADV_WILLNEED)
+    os.close(fd)
+    wait_until(lambda: server.count(f"GET /{key}", since), "nothing was asked for")
+
+
 @pytest.mark.parametrize("end", ["unmounted", "signal"])
 def test_ended_while_reads_of_the_base_wait(end, scratch):
     """The network of --base is another one than the source's."""
@@ -227,23 +248,11 @@ def test_ended_while_reads_of_the_base_wait(end, scratch):
     empty.mkdir()
     base.mkdir()
     bigrun.BigRun(base, 8).anchor()
-    data = next(base.glob("anchors/*.safetensors")).read_bytes()
-    index = json.dumps({"objects": [{"key": MODEL, "size": len(data), "mtime": 1000}]}).encode()
-
-    def handle(request):
-        return fake_server.ranged(request, index if request.path == "/index.json" else data,
-                                  (("ETag", '"1"'),))
-
-    server = fake_server.FakeServer(handle, "web")
+    server = web(MODEL, next(base.glob("anchors/*.safetensors")).read_bytes())
     try:
         with Mount(empty, base=server.origin, args=["--timeout", 3600]) as m:
             m.wait_version(0)
-            since = server.mark()
-            server.fault(f"GET /{MODEL}", "stall", times=1000)
-            fd = os.open(m.at / MODEL, os.O_RDONLY)
-            os.posix_fadvise(fd, 4 << 20, 2 << 20, os.POSIX_FADV_WILLNEED)
-            os.close(fd)
-            wait_until(lambda: server.count(f"GET /{MODEL}", since), "nothing was asked for")
+            read_ahead_in_vain(m, server, MODEL)
             if end == "signal":
                 m.process.terminate()
                 m.process.wait(timeout=WAIT)
@@ -252,26 +261,13 @@ def test_ended_while_reads_of_the_base_wait(end, scratch):
 
 
 def test_unmounted_while_reads_wait(bucket):
-    """A read-ahead whose reader has gone waits for the network: an unmounting does not wait with
-    it."""
+    """An unmounting does not wait for the network with a read-ahead."""
     bigrun.BigRun(bucket, 8).anchor()
     key = "anchors/step_000001.safetensors"
-    data = (bucket / key).read_bytes()
-    index = json.dumps({"objects": [{"key": key, "size": len(data), "mtime": 1000}]}).encode()
-
-    def handle(request):
-        return fake_server.ranged(request, index if request.path == "/index.json" else data,
-                                  (("ETag", '"1"'),))
-
-    server = fake_server.FakeServer(handle, "web")
+    server = web(key, (bucket / key).read_bytes())
     try:
         with Mount(server.origin, args=["--timeout", 3600]) as m:
             m.wait_version(1)
-            since = server.mark()
-            server.fault(f"GET /{key}", "stall", times=1000)
-            fd = os.open(m.at / MODEL, os.O_RDONLY)
-            os.posix_fadvise(fd, 4 << 20, 2 << 20, os.POSIX_FADV_WILLNEED)
-            os.close(fd)
-            wait_until(lambda: server.count(f"GET /{key}", since), "nothing was asked for")
+            read_ahead_in_vain(m, server, key)
     finally:
         server.stop()
